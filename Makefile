@@ -1,0 +1,29 @@
+# `make demo` and `make test` do everything on a fresh machine: they install what is missing (and say so), build, and run.
+SHELL := /bin/bash
+N ?= 100
+RECIPE ?= python-numpy
+export FORKD_DATA ?= $(CURDIR)/.forkd
+
+.PHONY: demo test check bench-fanout build clean
+
+demo: build ## boot and warm one VM, fork N children of it, show what happened
+	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
+
+test: check ## everything CI runs
+	@scripts/test
+
+check: build
+	@node_modules/.bin/biome check . --error-on-warnings
+	@node_modules/.bin/depcruise --config .dependency-cruiser.cjs packages/*/src bench/src
+	@cd native && cargo fmt --check 2>/dev/null || [ -z "$$(cargo fmt --version 2>/dev/null)" ]
+
+bench-fanout: build ## spawn N children and compare with the bare engine, runc, bubblewrap and gVisor; last line is JSON
+	@scripts/setup peers
+	@node bench/dist/fanout.js --n $(N) --recipe $(RECIPE)
+
+build: ## install what is missing, compile both languages
+	@scripts/setup
+	@scripts/build
+
+clean: ## remove everything the other targets made
+	rm -rf .forkd node_modules native/target native/dist packages/*/dist bench/dist bench/results packages/*/*.tsbuildinfo bench/*.tsbuildinfo
