@@ -1,0 +1,190 @@
+//! fork() for a whole emulator. A VMM without KVM is nothing but memory, threads and descriptors, so a copy that runs can be
+//! made of it from outside: its main thread is made to fork, the other threads are made again in the copy with the registers
+//! they had, and every descriptor that belongs to the one VM alone is replaced by its counterpart. The copy shares all
+//! memory with the original, also the guest code that the emulator has already translated.
+
+use crate::descriptors;
+use crate::process;
+use crate::protocol::{Failure, ForkVmm};
+use crate::script::Script;
+use crate::spawn::Spawned;
+use crate::tracee::{ThreadState, Tracee};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// Offset of the thread id in glibc's thread descriptor, to which fs_base points. Checked before it is relied on.
+const TID_OFFSET: u64 = 0x2d0;
+/// An idle VMM sleeps in one of these in every thread; anything else is work that a copy would do a second time.
+const SLEEPS: [i64; 3] = [libc::SYS_futex, libc::SYS_ppoll, libc::SYS_poll];
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// VMMs whose memory has been told to take part in a fork, because asking the kernel about all their mappings is slow; and the
+/// page that their copies run scripts from.
+pub type Prepared = HashMap<(i32, u64), u64>;
+
+pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared) -> Result<Spawned, Failure> {
+    let original = (request.pid, request.start_time);
+    if process::start_time(request.pid).ok() != Some(request.start_time) {
+        return Err(Failure::io("fork the VMM", &Error::from_raw_os_error(libc::ESRCH)));
+    }
+    let mut page = prepared.get(&original).copied();
+    let (copy, threads) = copy_process(request.pid, &mut page).map_err(|e| Failure::io("fork the VMM", &e))?;
+    let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
+    let pid = copy.tid;
+    let made = finish(request, page, copy, &threads);
+    if made.is_err() {
+        // SAFETY: the copy is a child of ours that has been killed; it keeps its pid until it is waited for.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
+    }
+    made.map_err(|e| Failure::io("set up the forked VMM", &e))
+}
+
+/// Stops the VMM for as long as fork() takes; returns the copy, stopped, and how the original's threads stood.
+fn copy_process(pid: i32, page: &mut Option<u64>) -> Result<(Tracee, Vec<ThreadState>), Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let stopped = stop_all(pid)?;
+        let outcome = if stopped.iter().all(|t| t.sleeping_in().is_some_and(|call| SLEEPS.contains(&call))) {
+            Some(fork_stopped(pid, &stopped, page))
+        } else {
+            None
+        };
+        drop(stopped);
+        match outcome {
+            Some(result) => {
+                let (copy, threads) = result?;
+                return Ok((Tracee::stopped(copy)?, threads));
+            }
+            None if Instant::now() > deadline => return Err(Error::new(ErrorKind::TimedOut, "it does not get idle")),
+            None => std::thread::sleep(Duration::from_micros(500)),
+        }
+    }
+}
+
+fn stop_all(pid: i32) -> Result<Vec<Tracee>, Error> {
+    let mut stopped: Vec<Tracee> = Vec::new();
+    // A thread may be born between reading the list and stopping its maker: read again until nothing is new.
+    loop {
+        let mut news = 0;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let tid: i32 = entry?.file_name().to_string_lossy().parse().map_err(|_| ErrorKind::InvalidData)?;
+            if stopped.iter().all(|t| t.tid != tid) {
+                match Tracee::seize(tid) {
+                    Ok(thread) => stopped.push(thread),
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
+                    Err(e) => return Err(e),
+                }
+                news += 1;
+            }
+        }
+        if news == 0 {
+            return Ok(stopped);
+        }
+    }
+}
+
+fn fork_stopped(pid: i32, stopped: &[Tracee], page: &mut Option<u64>) -> Result<(i32, Vec<ThreadState>), Error> {
+    let main = stopped.iter().find(|t| t.tid == pid).ok_or(ErrorKind::NotFound)?;
+    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let threads = stopped.iter().map(Tracee::state).collect::<Result<Vec<_>, _>>()?;
+    for thread in &threads {
+        let mut tid = [0; 4];
+        memory.read_exact_at(&mut tid, thread.registers.fs_base + TID_OFFSET)?;
+        if i32::from_ne_bytes(tid) != thread.tid {
+            return Err(Error::new(ErrorKind::Unsupported, "its C library keeps thread ids elsewhere"));
+        }
+    }
+    if page.is_none() {
+        *page = Some(Script::map_page(main)?);
+        for (start, end) in not_forked(pid)? {
+            main.call(libc::SYS_madvise, [start, end - start, libc::MADV_DOFORK as u64, 0, 0])?;
+        }
+    }
+    // With CLONE_PARENT the copy is a child of whoever started the original, who can wait for it.
+    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
+    let (_, copy) = main.call_making(libc::SYS_clone, [flags, 0, 0, 0, 0])?;
+    Ok((copy.ok_or(ErrorKind::NotFound)?, threads))
+}
+
+/// Ranges that QEMU keeps out of its children: guest RAM above all.
+fn not_forked(pid: i32) -> Result<Vec<(u64, u64)>, Error> {
+    let mut ranges = Vec::new();
+    let mut range = (0, 0);
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if flags.split_whitespace().any(|flag| flag == "dc") {
+                ranges.push(range);
+            }
+        } else if let Some((start, rest)) = line.split_once('-') {
+            let end = rest.split(' ').next().unwrap_or_default();
+            if let (Ok(start), Ok(end)) = (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16)) {
+                range = (start, end);
+            }
+        }
+    }
+    Ok(ranges)
+}
+
+/// Turns the stopped copy into a VMM of its own and lets it run; on failure it is killed before it runs at all.
+fn finish(request: &ForkVmm, page: u64, mut copy: Tracee, threads: &[ThreadState]) -> Result<Spawned, Error> {
+    let pid = copy.tid;
+    let mut others = Vec::new();
+    match build(request, page, &mut copy, threads, &mut others) {
+        Ok(spawned) => {
+            for thread in others {
+                thread.detach()?;
+            }
+            copy.detach()?;
+            Ok(spawned)
+        }
+        Err(error) => {
+            // SAFETY: the copy is ours and not waited for yet, so the pid is its own. Still stopped, it dies without running.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            Err(error)
+        }
+    }
+}
+
+fn build(
+    request: &ForkVmm,
+    page: u64,
+    copy: &mut Tracee,
+    threads: &[ThreadState],
+    others: &mut Vec<Tracee>,
+) -> Result<Spawned, Error> {
+    let pid = copy.tid;
+    let main = threads.iter().find(|t| t.tid == request.pid).ok_or(ErrorKind::NotFound)?;
+    // The copy stands at the return of clone; system calls are made from where the original stood.
+    copy.registers = main.registers;
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+    memory.write_all_at(&pid.to_ne_bytes(), main.registers.fs_base + TID_OFFSET)?;
+    let mut script = Script::new(page);
+    script.call(libc::SYS_setsid, [0; 5]);
+    if request.tied {
+        script.call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0]);
+    }
+    descriptors::replace(request, pid, &mut script)?;
+    script.run(copy, &memory)?;
+    for state in threads.iter().filter(|t| t.tid != request.pid) {
+        others.push(make_thread(copy, state)?);
+    }
+    for dir in &request.cgroups {
+        std::fs::write(format!("{dir}/cgroup.procs"), pid.to_string())?;
+    }
+    let spawned = Spawned { pid, start_time: process::start_time(pid)?, pidfd: process::open(pid)? };
+    copy.become_thread(main)?;
+    Ok(spawned)
+}
+
+fn make_thread(copy: &Tracee, state: &ThreadState) -> Result<Tracee, Error> {
+    let shared = libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+    let flags = shared | libc::CLONE_SYSVSEM | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
+    let tid_field = state.registers.fs_base + TID_OFFSET;
+    let (_, tid) = copy.call_making(libc::SYS_clone, [flags as u64, 0, 0, tid_field, 0])?;
+    let thread = Tracee::stopped(tid.ok_or(ErrorKind::NotFound)?)?;
+    thread.become_thread(state)?;
+    Ok(thread)
+}

@@ -1,0 +1,172 @@
+//! The privileged helper: one caller, on the socket it inherits as descriptor 3. It decides nothing; TypeScript does.
+
+mod copy;
+mod descriptors;
+mod fork_vmm;
+mod process;
+mod protocol;
+mod script;
+mod spawn;
+mod tracee;
+mod tsc;
+
+use protocol::{Envelope, Failure, Line, Reply, Request, MAX_LINE};
+use serde::Deserialize;
+use spawn::Spawned;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::exit;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const CALLER: i32 = 3;
+
+struct Watched {
+    pidfd: OwnedFd,
+    tied: bool,
+}
+
+struct Helper {
+    answers: Arc<Mutex<File>>,
+    children: HashMap<i32, Watched>,
+    prepared: fork_vmm::Prepared,
+}
+
+fn main() {
+    // SAFETY: fcntl only inspects the number; the descriptor is ours from here on.
+    if unsafe { libc::fcntl(CALLER, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        eprintln!(
+            "forkd-host-helper: expects its caller's socket as descriptor 3; it is started by forkd, not by hand"
+        );
+        exit(2);
+    }
+    // SAFETY: nothing of ours is open yet above the caller's socket; what leaked in must not leak on into a VMM.
+    unsafe { libc::syscall(libc::SYS_close_range, CALLER + 1, u32::MAX, 0) };
+    // The caller decides when to stop, by closing the socket: Ctrl-C in a terminal must not end the helper first.
+    unsafe {
+        libc::setsid();
+        libc::signal(libc::SIGINT, libc::SIG_IGN);
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+    }
+    let mut requests = unsafe { File::from_raw_fd(CALLER) };
+    let answers = requests.try_clone().expect("duplicate the caller's socket");
+    let mut helper =
+        Helper { answers: Arc::new(Mutex::new(answers)), children: HashMap::new(), prepared: Default::default() };
+    let mut pending = Vec::new();
+    loop {
+        if helper.wait(requests.as_raw_fd()) && !helper.read(&mut requests, &mut pending) {
+            break;
+        }
+        helper.reap();
+    }
+    helper.end_tied();
+}
+
+impl Helper {
+    /// Sleeps until the caller speaks or a child ends; `true` if the caller did.
+    fn wait(&self, caller: i32) -> bool {
+        let mut polls = vec![libc::pollfd { fd: caller, events: libc::POLLIN, revents: 0 }];
+        polls.extend(self.children.values().map(|c| libc::pollfd {
+            fd: c.pidfd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }));
+        // SAFETY: the vector outlives the call and its length is passed along.
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+        polls[0].revents != 0
+    }
+
+    /// Reads what is there and serves whole lines; `false` when the caller is gone or talks nonsense.
+    fn read(&mut self, requests: &mut File, pending: &mut Vec<u8>) -> bool {
+        let mut chunk = [0; 64 << 10];
+        match requests.read(&mut chunk) {
+            Ok(0) => return false,
+            Ok(n) => pending.extend_from_slice(&chunk[..n]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => return true,
+            Err(_) => return false,
+        }
+        while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            if !self.serve(&line) {
+                return false;
+            }
+        }
+        pending.len() <= MAX_LINE
+    }
+
+    fn serve(&mut self, line: &[u8]) -> bool {
+        let Ok(Envelope { id, request }) = serde_json::from_slice(line) else {
+            eprintln!("forkd-host-helper: a line that is not a request");
+            return false;
+        };
+        let request = match Request::deserialize(request) {
+            Ok(request) => request,
+            Err(error) => {
+                answer(&self.answers, id, Err(Failure::new(error.to_string())));
+                return true;
+            }
+        };
+        match request {
+            // Both stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
+            Request::Spawn(spawn) => self.watch(id, spawn.tied, spawn::spawn(&spawn)),
+            Request::ForkVmm(fork) => {
+                let forked = fork_vmm::fork_vmm(&fork, &mut self.prepared);
+                self.watch(id, fork.tied, forked);
+            }
+            Request::Kill(kill) => answer(&self.answers, id, process::kill(&kill)),
+            Request::MeasureTsc(_) => answer(&self.answers, id, tsc::measure()),
+            // A copy may take seconds; nobody else waits for it.
+            Request::CloneFile(clone) => {
+                let answers = self.answers.clone();
+                thread::spawn(move || answer(&answers, id, copy::clone_file(&clone)));
+            }
+        }
+        true
+    }
+
+    fn watch(&mut self, id: u64, tied: bool, started: Result<Spawned, Failure>) {
+        let outcome = started.map(|Spawned { pid, start_time, pidfd }| {
+            self.children.insert(pid, Watched { pidfd, tied });
+            Reply::Spawned { pid, start_time }
+        });
+        answer(&self.answers, id, outcome);
+    }
+
+    fn reap(&mut self) {
+        let answers = &self.answers;
+        self.children.retain(|pid, watched| match process::exit(&watched.pidfd) {
+            None => true,
+            Some((code, signal)) => {
+                send(answers, &Line::Exit { event: "exit", pid: *pid, code, signal });
+                false
+            }
+        });
+    }
+
+    fn end_tied(&self) {
+        for (pid, _) in self.children.iter().filter(|(_, watched)| watched.tied) {
+            // SAFETY: the pidfd, still open and not waited for, keeps the pid from being reused.
+            unsafe {
+                libc::kill(*pid, libc::SIGKILL);
+                libc::waitpid(*pid, std::ptr::null_mut(), libc::__WALL);
+            }
+        }
+    }
+}
+
+fn answer(answers: &Mutex<File>, id: u64, outcome: Result<Reply, Failure>) {
+    let line = match outcome {
+        Ok(ok) => Line::Ok { id, ok },
+        Err(error) => Line::Error { id, error },
+    };
+    send(answers, &line);
+}
+
+/// A caller that is gone is noticed by `read`; a failed write needs no other handling.
+fn send(answers: &Mutex<File>, line: &Line) {
+    let mut text = serde_json::to_vec(line).expect("serialise a reply");
+    text.push(b'\n');
+    let _ = answers.lock().expect("answers").write_all(&text);
+}

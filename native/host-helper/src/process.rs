@@ -1,0 +1,67 @@
+//! Processes are named by pid and start time, and held by pidfd: a recycled pid is never mistaken for the old process.
+
+use crate::protocol::{Failure, Kill, Reply};
+use std::io::{Error, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+pub fn open(pid: i32) -> Result<OwnedFd, Error> {
+    // SAFETY: pidfd_open takes two integers and returns a new descriptor that we own.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub fn start_time(pid: i32) -> Result<u64, Error> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The command name may hold spaces and parentheses, so fields are counted from the last ')'.
+    stat.rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .and_then(|field| field.parse().ok())
+        .ok_or_else(|| Error::new(ErrorKind::InvalidData, "unreadable /proc/PID/stat"))
+}
+
+/// How a process ended; `None` while it lives. One that is not our child is only known to be gone.
+pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
+    // SAFETY: the kernel fills the structure it is given.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::__WALL;
+    let waited = unsafe { libc::waitid(libc::P_PIDFD, pidfd.as_raw_fd() as u32, &mut info, options) };
+    if waited != 0 {
+        return Some((None, None));
+    }
+    // SAFETY: after a successful waitid the fields of SIGCHLD are the valid ones.
+    match unsafe { (info.si_pid(), info.si_code, info.si_status()) } {
+        (0, _, _) => None,
+        (_, libc::CLD_EXITED, code) => Some((Some(code), None)),
+        (_, _, signal) => Some((None, Some(signal))),
+    }
+}
+
+/// A process that is already gone is not an error: `delivered` says so.
+pub fn kill(request: &Kill) -> Result<Reply, Failure> {
+    if request.pid <= 1 {
+        return Err(Failure::new("kill: not a pid"));
+    }
+    let pidfd = match open(request.pid) {
+        Ok(pidfd) => pidfd,
+        Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(Reply::Killed { delivered: false }),
+        Err(e) => return Err(Failure::io("kill", &e)),
+    };
+    // The pidfd pins the process first; only then is it compared, so it cannot change in between.
+    if start_time(request.pid).ok() != Some(request.start_time) {
+        return Ok(Reply::Killed { delivered: false });
+    }
+    // SAFETY: plain integers and a null siginfo.
+    let sent = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), request.signal, std::ptr::null::<u8>(), 0)
+    };
+    match sent {
+        0 => Ok(Reply::Killed { delivered: true }),
+        _ => match Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::ESRCH) => Ok(Reply::Killed { delivered: false }),
+            e => Err(Failure::io("kill", &e)),
+        },
+    }
+}

@@ -1,0 +1,130 @@
+//! One JSON request per line in, one JSON line out for each, plus `exit` events. Unknown fields are refused.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// No honest request comes near this; a longer line means the caller is broken, and the helper stops.
+pub const MAX_LINE: usize = 1 << 20;
+
+#[derive(Deserialize)]
+pub struct Envelope {
+    pub id: u64,
+    /// Parsed in a second step, so that a bad request can be answered under its id.
+    #[serde(flatten)]
+    pub request: serde_json::Value,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    Spawn(Spawn),
+    Kill(Kill),
+    CloneFile(CloneFile),
+    ForkVmm(ForkVmm),
+    MeasureTsc(MeasureTsc),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spawn {
+    pub argv: Vec<String>,
+    pub env: BTreeMap<String, String>,
+    /// Receives stdout and stderr; created, never followed if it is a link.
+    pub log: String,
+    /// Unix sockets that listen before the program runs, so that nobody has to poll for them.
+    pub listen: Vec<Named>,
+    /// Files opened read-only for the program.
+    pub open: Vec<Named>,
+    /// `true`: the process dies with this helper. `false`: it outlives helper and caller.
+    pub tied: bool,
+    pub rlimits: BTreeMap<String, u64>,
+    /// Directories whose `cgroup.procs` takes the process in before it runs.
+    pub cgroups: Vec<String>,
+    pub oom_score_adj: Option<i32>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Named {
+    /// `{fd:NAME}` in an argument becomes the number under which the program finds the file.
+    pub name: String,
+    pub path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kill {
+    pub pid: i32,
+    /// Field 22 of /proc/PID/stat: a recycled pid has another one.
+    pub start_time: u64,
+    pub signal: i32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CloneFile {
+    pub from: String,
+    pub to: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ForkVmm {
+    pub pid: i32,
+    pub start_time: u64,
+    /// The directory of the original, and that of the copy: its files must be there already, its sockets must not.
+    pub from: String,
+    pub to: String,
+    /// What the copy finds to read, before the end, on a connection to a socket of that name which the original has open.
+    pub orders: BTreeMap<String, String>,
+    pub tied: bool,
+    pub cgroups: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasureTsc {}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Reply {
+    Spawned { pid: i32, start_time: u64 },
+    Killed { delivered: bool },
+    Cloned { method: &'static str, bytes: u64 },
+    Tsc { khz: u64 },
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Line {
+    Ok { id: u64, ok: Reply },
+    Error { id: u64, error: Failure },
+    Exit { event: &'static str, pid: i32, code: Option<i32>, signal: Option<i32> },
+}
+
+#[derive(Serialize, Debug)]
+pub struct Failure {
+    pub message: String,
+    /// The symbolic errno where there is one (`ENOSPC`), so that the caller need not parse text.
+    pub errno: Option<&'static str>,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Failure { message: message.into(), errno: None }
+    }
+
+    pub fn io(what: &str, error: &std::io::Error) -> Self {
+        let errno = match error.raw_os_error() {
+            Some(libc::ENOSPC) => Some("ENOSPC"),
+            Some(libc::EDQUOT) => Some("EDQUOT"),
+            Some(libc::ENOENT) => Some("ENOENT"),
+            Some(libc::EACCES) => Some("EACCES"),
+            Some(libc::EPERM) => Some("EPERM"),
+            Some(libc::EEXIST) => Some("EEXIST"),
+            Some(libc::ESRCH) => Some("ESRCH"),
+            _ => None,
+        };
+        Failure { message: format!("{what}: {error}"), errno }
+    }
+}

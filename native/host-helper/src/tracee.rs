@@ -1,0 +1,167 @@
+//! A thread of another process, stopped by ptrace, in which system calls can be made.
+
+use std::io::{Error, ErrorKind};
+
+/// Stops for these are how the tracer learns the id of a process or thread the tracee makes.
+const OPTIONS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEVFORK;
+const NT_X86_XSTATE: usize = 0x202;
+const PTRACE_GETSIGMASK: u32 = 0x420a;
+const PTRACE_SETSIGMASK: u32 = 0x420b;
+/// What the kernel leaves in rax of a system call it means to restart: ERESTARTSYS to ERESTART_RESTARTBLOCK.
+const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+
+pub struct Tracee {
+    pub tid: i32,
+    /// As they were when it was stopped.
+    pub registers: libc::user_regs_struct,
+}
+
+/// Everything a thread is besides the memory it shares.
+pub struct ThreadState {
+    pub tid: i32,
+    pub registers: libc::user_regs_struct,
+    xstate: Vec<u8>,
+    signal_mask: u64,
+}
+
+impl Tracee {
+    /// Stops a running thread.
+    pub fn seize(tid: i32) -> Result<Self, Error> {
+        trace(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize)?;
+        trace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
+        Self::stopped(tid)
+    }
+
+    /// Takes over a thread that ptrace attached by itself when it was made.
+    pub fn stopped(tid: i32) -> Result<Self, Error> {
+        wait(tid)?;
+        let mut tracee = Tracee { tid, registers: unsafe { std::mem::zeroed() } };
+        trace(libc::PTRACE_GETREGS, tid, 0, &mut tracee.registers as *mut _ as usize)?;
+        Ok(tracee)
+    }
+
+    /// The system call the thread sleeps in; `None` when it is doing something else.
+    pub fn sleeping_in(&self) -> Option<i64> {
+        let call = self.registers.orig_rax as i64;
+        (call >= 0 && RESTARTS.contains(&(self.registers.rax as i64))).then_some(call)
+    }
+
+    pub fn state(&self) -> Result<ThreadState, Error> {
+        let mut xstate = vec![0u8; 16 << 10];
+        let mut part = libc::iovec { iov_base: xstate.as_mut_ptr().cast(), iov_len: xstate.len() };
+        trace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE, &mut part as *mut _ as usize)?;
+        xstate.truncate(part.iov_len);
+        let mut signal_mask = 0u64;
+        trace(PTRACE_GETSIGMASK, self.tid, 8, &mut signal_mask as *mut _ as usize)?;
+        Ok(ThreadState { tid: self.tid, registers: self.registers, xstate, signal_mask })
+    }
+
+    /// Makes this thread continue where another stood. A system call that was interrupted is made again.
+    pub fn become_thread(&self, state: &ThreadState) -> Result<(), Error> {
+        let mut part = libc::iovec { iov_base: state.xstate.as_ptr() as *mut _, iov_len: state.xstate.len() };
+        trace(libc::PTRACE_SETREGSET, self.tid, NT_X86_XSTATE, &mut part as *mut _ as usize)?;
+        let mask = state.signal_mask;
+        trace(PTRACE_SETSIGMASK, self.tid, 8, &mask as *const _ as usize)?;
+        self.set_registers(&restarted(state.registers))
+    }
+
+    /// Makes a system call in the thread. It must sleep in one, so that the instruction before its rip is `syscall`.
+    pub fn call(&self, number: i64, arguments: [u64; 5]) -> Result<i64, Error> {
+        self.call_making(number, arguments).map(|(result, _)| result)
+    }
+
+    /// As `call`, for those that make a process or thread: also returns its id.
+    pub fn call_making(&self, number: i64, arguments: [u64; 5]) -> Result<(i64, Option<i32>), Error> {
+        let mut registers = self.registers;
+        registers.rip -= 2;
+        registers.rax = number as u64;
+        registers.orig_rax = u64::MAX;
+        [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] = arguments;
+        registers.r9 = 0;
+        self.set_registers(&registers)?;
+        let mut made = None;
+        loop {
+            trace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0)?;
+            let status = wait(self.tid)?;
+            let event = status >> 16;
+            if event == libc::PTRACE_EVENT_FORK
+                || event == libc::PTRACE_EVENT_CLONE
+                || event == libc::PTRACE_EVENT_VFORK
+            {
+                let mut message = 0usize;
+                trace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &mut message as *mut _ as usize)?;
+                made = Some(message as i32);
+            } else if libc::WSTOPSIG(status) == libc::SIGTRAP {
+                break;
+            } else {
+                return Err(Error::new(ErrorKind::Interrupted, "a signal arrived during an injected system call"));
+            }
+        }
+        trace(libc::PTRACE_GETREGS, self.tid, 0, &mut registers as *mut _ as usize)?;
+        let result = registers.rax as i64;
+        if (-4095..0).contains(&result) {
+            return Err(Error::from_raw_os_error(-result as i32));
+        }
+        Ok((result, made))
+    }
+
+    /// Lets the thread run code that ends in a trap, with rbx as its one argument.
+    pub fn run_until_trap(&self, code: u64, argument: u64) -> Result<(), Error> {
+        let mut registers = self.registers;
+        (registers.rip, registers.rbx, registers.orig_rax) = (code, argument, u64::MAX);
+        self.set_registers(&registers)?;
+        trace(libc::PTRACE_CONT, self.tid, 0, 0)?;
+        match libc::WSTOPSIG(wait(self.tid)?) {
+            libc::SIGTRAP => Ok(()),
+            signal => Err(Error::new(ErrorKind::Interrupted, format!("signal {signal} arrived in injected code"))),
+        }
+    }
+
+    /// Lets a thread go on with what `become_thread` gave it.
+    pub fn detach(self) -> Result<(), Error> {
+        let detached = trace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        std::mem::forget(self);
+        detached
+    }
+
+    fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<(), Error> {
+        trace(libc::PTRACE_SETREGS, self.tid, 0, registers as *const _ as usize)
+    }
+}
+
+/// Whatever happens to the tracer, the thread goes on as if it had never been stopped.
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        let _ = self.set_registers(&restarted(self.registers));
+        let _ = trace(libc::PTRACE_DETACH, self.tid, 0, 0);
+    }
+}
+
+fn restarted(mut registers: libc::user_regs_struct) -> libc::user_regs_struct {
+    if registers.orig_rax as i64 >= 0 && RESTARTS.contains(&(registers.rax as i64)) {
+        registers.rip -= 2;
+        registers.rax = registers.orig_rax;
+        registers.orig_rax = u64::MAX;
+    }
+    registers
+}
+
+fn trace(request: u32, tid: i32, address: usize, data: usize) -> Result<(), Error> {
+    // SAFETY: every request here reads or writes only the buffer its caller passes as `data`, which outlives the call.
+    match unsafe { libc::ptrace(request, tid, address, data) } {
+        -1 => Err(Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+fn wait(tid: i32) -> Result<i32, Error> {
+    let mut status = 0;
+    // SAFETY: the status is a live local.
+    if unsafe { libc::waitpid(tid, &mut status, libc::__WALL) } != tid {
+        return Err(Error::last_os_error());
+    }
+    if !libc::WIFSTOPPED(status) {
+        return Err(Error::new(ErrorKind::BrokenPipe, "the thread ended"));
+    }
+    Ok(status)
+}

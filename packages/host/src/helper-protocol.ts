@@ -1,0 +1,54 @@
+import { z } from 'zod';
+
+/** What the native helper may answer; native/host-helper/src/protocol.rs is the other side. */
+export const HelperLine = z.union([
+  z.object({
+    event: z.literal('exit'),
+    pid: z.number(),
+    code: z.number().nullable(),
+    signal: z.number().nullable(),
+  }),
+  z.object({ id: z.number(), ok: z.unknown() }),
+  z.object({ id: z.number(), error: z.object({ message: z.string(), errno: z.string().nullable() }) }),
+]);
+
+export const Spawned = z.object({ pid: z.number(), start_time: z.number() });
+export const Killed = z.object({ delivered: z.boolean() });
+export const Cloned = z.object({ method: z.enum(['reflink', 'copy']), bytes: z.number() });
+
+export const Tsc = z.object({ khz: z.number().int().positive() });
+
+export type RlimitName = 'nofile' | 'nproc' | 'core' | 'fsize' | 'as' | 'memlock';
+
+export interface SpawnSpec {
+  /** `{fd:NAME}` in an argument becomes the number of the inherited descriptor of that name. */
+  argv: string[];
+  env: Record<string, string>;
+  /** File that takes stdout and stderr. */
+  log: string;
+  /** Unix sockets that listen before the program runs: connecting never has to be retried. */
+  listen: { name: string; path: string }[];
+  /** Files opened read-only for the program, named like sockets. */
+  open: { name: string; path: string }[];
+  /** `true`: dies with whoever started the helper. `false`: lives on, to be adopted later. */
+  tied: boolean;
+  rlimits: Partial<Record<RlimitName, number>>;
+  /** cgroup directories (one per v1 hierarchy, or one of v2) the process joins before it runs. */
+  cgroups: string[];
+  oomScoreAdj?: number;
+}
+
+export interface ForkSpec {
+  /** The directory of the original VMM, and of the copy: the copy's files must be there already, its sockets must not. */
+  from: string;
+  to: string;
+  /** By socket name: what the copy reads, before the end, on a connection the original has open. */
+  orders: Record<string, string>;
+  tied: boolean;
+  cgroups: string[];
+}
+
+export interface ProcessExit {
+  code: number | null;
+  signal: number | null;
+}

@@ -1,0 +1,172 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { constants } from 'node:os';
+import type { Duplex } from 'node:stream';
+import { type ErrorCode, ForkdError } from '@forkd/protocol';
+import type { z } from 'zod';
+import {
+  Cloned,
+  type ForkSpec,
+  HelperLine,
+  Killed,
+  type ProcessExit,
+  Spawned,
+  type SpawnSpec,
+  Tsc,
+} from './helper-protocol.js';
+import { nativeBinary } from './native-binary.js';
+
+interface Pending {
+  resolve: (value: unknown) => void;
+  reject: (error: ForkdError) => void;
+}
+
+interface Deferred<T> {
+  promise: Promise<T>;
+  resolve: (value: T) => void;
+}
+
+/** A process the helper started and watches. */
+export interface HostProcess {
+  readonly pid: number;
+  /** Together with the pid this names the process for ever: a recycled pid has another start time. */
+  readonly startTime: number;
+  readonly exited: Promise<ProcessExit>;
+  /** `false` when it was already gone. */
+  kill(signal?: 'SIGTERM' | 'SIGKILL' | 'SIGSTOP' | 'SIGCONT'): Promise<boolean>;
+}
+
+const ERRNO_CODES: Record<string, ErrorCode> = {
+  ENOSPC: 'disk_full',
+  EDQUOT: 'disk_full',
+  EACCES: 'not_permitted',
+  EPERM: 'not_permitted',
+  ESRCH: 'vmm_exited',
+};
+
+/** The only way forkd does privileged things. One helper process per owner; closing it ends every process tied to it. */
+export class HostHelper implements AsyncDisposable {
+  #child: ChildProcess;
+  #socket: Duplex;
+  #ended: Promise<void>;
+  #nextId = 1;
+  #pending = new Map<number, Pending>();
+  #exits = new Map<number, Deferred<ProcessExit>>();
+  #text = '';
+
+  static start(binary = nativeBinary('forkd-host-helper')): HostHelper {
+    return new HostHelper(binary);
+  }
+
+  private constructor(binary: string) {
+    this.#child = spawn(binary, [], { stdio: ['ignore', 'ignore', 'inherit', 'pipe'], env: {} });
+    this.#socket = this.#child.stdio[3] as Duplex;
+    this.#socket.setEncoding('utf8');
+    this.#socket.on('data', (chunk: string) => this.#read(chunk));
+    this.#socket.on('error', () => {});
+    this.#ended = new Promise((resolve) => {
+      this.#child.on('error', (cause) => {
+        this.#fail(new ForkdError('host_unfit', `cannot start ${binary}`, { cause, hint: 'Run `make build`.' }));
+        resolve();
+      });
+      this.#child.on('exit', () => {
+        this.#fail(new ForkdError('internal', 'the host helper ended'));
+        resolve();
+      });
+    });
+  }
+
+  get pid(): number | undefined {
+    return this.#child.pid;
+  }
+
+  async spawn(spec: SpawnSpec): Promise<HostProcess> {
+    const { oomScoreAdj, ...rest } = spec;
+    return this.#process(await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null }, Spawned));
+  }
+
+  /** Makes a running copy of an emulator process that shares all its memory; the original is stopped for a few milliseconds. */
+  async forkVmm({ pid, startTime }: Pick<HostProcess, 'pid' | 'startTime'>, spec: ForkSpec): Promise<HostProcess> {
+    return this.#process(await this.#call('fork_vmm', { pid, start_time: startTime, ...spec }, Spawned));
+  }
+
+  #process(spawned: z.infer<typeof Spawned>): HostProcess {
+    const identity = { pid: spawned.pid, start_time: spawned.start_time };
+    const { promise: exited } = this.#exitOf(spawned.pid);
+    void exited.then(() => this.#exits.delete(spawned.pid));
+    return {
+      pid: spawned.pid,
+      startTime: spawned.start_time,
+      exited,
+      kill: async (signal = 'SIGKILL') =>
+        (await this.#call('kill', { ...identity, signal: constants.signals[signal] }, Killed)).delivered,
+    };
+  }
+
+  /** Copies a sparse file to a path that must not exist: reflink where possible, else only its data extents. */
+  cloneFile(from: string, to: string): Promise<z.infer<typeof Cloned>> {
+    return this.#call('clone_file', { from, to }, Cloned);
+  }
+
+  async measureTscKhz(): Promise<number> {
+    return (await this.#call('measure_tsc', {}, Tsc)).khz;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#socket.end();
+    await this.#ended;
+  }
+
+  #call<T>(op: string, request: object, schema: z.ZodType<T>): Promise<T> {
+    const id = this.#nextId++;
+    return new Promise<T>((resolve, reject) => {
+      if (this.#child.exitCode !== null || this.#child.signalCode !== null || !this.#socket.writable) {
+        reject(new ForkdError('internal', 'the host helper is not running'));
+        return;
+      }
+      this.#pending.set(id, {
+        resolve: (value) => {
+          const parsed = schema.safeParse(value);
+          if (parsed.success) resolve(parsed.data);
+          else reject(new ForkdError('internal', `the host helper answered ${op} with something else`));
+        },
+        reject,
+      });
+      this.#socket.write(`${JSON.stringify({ id, op, ...request })}\n`);
+    });
+  }
+
+  #read(chunk: string): void {
+    const lines = (this.#text + chunk).split('\n');
+    this.#text = lines.pop() ?? '';
+    for (const line of lines) this.#take(HelperLine.parse(JSON.parse(line)));
+  }
+
+  #take(line: z.infer<typeof HelperLine>): void {
+    if ('event' in line) {
+      this.#exitOf(line.pid).resolve({ code: line.code, signal: line.signal });
+      return;
+    }
+    const pending = this.#pending.get(line.id);
+    this.#pending.delete(line.id);
+    if ('ok' in line) pending?.resolve(line.ok);
+    else pending?.reject(new ForkdError(ERRNO_CODES[line.error.errno ?? ''] ?? 'internal', line.error.message));
+  }
+
+  #fail(error: ForkdError): void {
+    for (const pending of this.#pending.values()) pending.reject(error);
+    this.#pending.clear();
+    // Tied processes have died with the helper; nobody is left to say how.
+    for (const exit of this.#exits.values()) exit.resolve({ code: null, signal: constants.signals.SIGKILL });
+  }
+
+  /** The exit line of a short-lived process may be read before the caller of `spawn` runs: whoever comes first makes the entry. */
+  #exitOf(pid: number): Deferred<ProcessExit> {
+    let exit = this.#exits.get(pid);
+    if (!exit) {
+      let resolve: (exit: ProcessExit) => void = () => {};
+      exit = { promise: new Promise<ProcessExit>((r) => (resolve = r)), resolve };
+      this.#exits.set(pid, exit);
+    }
+    return exit;
+  }
+}
