@@ -1,0 +1,1 @@
+export { QemuEngine, type QemuOptions } from './qemu-engine.js';

@@ -1,0 +1,115 @@
+import { execFile } from 'node:child_process';
+import { promisify } from 'node:util';
+import type { Accel, AccelReport, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
+import type { HostHelper } from '@forkd/host';
+import { ForkdError } from '@forkd/protocol';
+import { bootArguments, restoreArguments } from './arguments.js';
+import { proveKvm } from './kvm-proof.js';
+import { QemuVm } from './vm.js';
+
+const OLDEST = [7, 2] as const;
+
+/** The longest path a Unix socket may have, and the longest name the engine puts in a VM's directory. */
+const SOCKET_PATH_MAX = 107 - '/console.sock'.length;
+
+export interface QemuOptions {
+  helper: HostHelper;
+  /** @default qemu-system-x86_64, looked up in PATH */
+  binary?: string;
+  /** A kernel and initramfs whose init prints the agent's first line: running it is what proves KVM. */
+  proof?: { kernel: string; initramfs: string };
+  /** Where the outcome of that proof is remembered until the host boots again. */
+  cache?: string;
+}
+
+export class QemuEngine implements Engine {
+  readonly kind = 'qemu';
+  #options: QemuOptions;
+  #binary: string;
+  #report: Promise<ProbeReport> | undefined;
+  #tscKhz: Promise<number> | undefined;
+
+  constructor(options: QemuOptions) {
+    this.#options = options;
+    this.#binary = options.binary ?? 'qemu-system-x86_64';
+  }
+
+  probe(): Promise<ProbeReport> {
+    this.#report ??= this.#probe();
+    return this.#report;
+  }
+
+  async accel(wanted: Accel | 'auto'): Promise<Accel> {
+    const report = await this.probe();
+    if (!report.available)
+      throw new ForkdError('engine_unavailable', report.reason, { hint: 'apt-get install qemu-system-x86' });
+    if (wanted === 'auto') return report.accels.kvm.usable ? 'kvm' : 'tcg';
+    if (!report.accels[wanted].usable) throw new ForkdError('engine_unavailable', report.accels[wanted].reason);
+    return wanted;
+  }
+
+  async boot(spec: BootSpec): Promise<Vm> {
+    checkSpec(spec);
+    this.#tscKhz ??= this.#options.helper.measureTscKhz();
+    return this.#launch(spec, bootArguments(this.#binary, spec, await this.#tscKhz), []);
+  }
+
+  async restore(spec: RestoreSpec): Promise<Vm> {
+    checkSpec(spec);
+    return this.#launch(spec, restoreArguments(this.#binary, spec), [{ name: 'state', path: spec.state }]);
+  }
+
+  #launch(spec: BootSpec | RestoreSpec, argv: string[], open: { name: string; path: string }[]): Promise<QemuVm> {
+    const { directory, tied, cgroups = [] } = spec;
+    return QemuVm.launch(this.#options.helper, { argv, accel: spec.machine.accel, directory, tied, cgroups, open });
+  }
+
+  async #probe(): Promise<ProbeReport> {
+    const version = await qemuVersion(this.#binary);
+    if (typeof version === 'string') return unavailable(null, version);
+    const [major, minor] = version;
+    const name = version.join('.');
+    if (major < OLDEST[0] || (major === OLDEST[0] && minor < OLDEST[1]))
+      return unavailable(name, `QEMU ${name} is older than ${OLDEST.join('.')}`);
+    return {
+      available: true,
+      version: name,
+      reason: `QEMU ${name}`,
+      accels: { kvm: await this.#kvm(name), tcg: { usable: true, reason: 'software emulation runs everywhere' } },
+    };
+  }
+
+  async #kvm(version: string): Promise<AccelReport> {
+    const { proof, cache } = this.#options;
+    if (!proof) return { usable: false, reason: 'KVM was not tried: no guest kernel to prove it with' };
+    return proveKvm({ version, proof, ...(cache === undefined ? {} : { cache }), boot: (spec) => this.boot(spec) });
+  }
+}
+
+function unavailable(version: string | null, reason: string): ProbeReport {
+  const accel = { usable: false, reason };
+  return { available: false, version, reason, accels: { kvm: accel, tcg: accel } };
+}
+
+/** The version, or why there is none. */
+async function qemuVersion(binary: string): Promise<[number, number, number] | string> {
+  try {
+    const { stdout } = await promisify(execFile)(binary, ['--version'], { timeout: 10_000 });
+    const match = /version (\d+)\.(\d+)\.(\d+)/.exec(stdout);
+    return match ? [Number(match[1]), Number(match[2]), Number(match[3])] : `${binary} does not say its version`;
+  } catch {
+    return `${binary} is not installed or does not run`;
+  }
+}
+
+function checkSpec({ machine, directory }: BootSpec | RestoreSpec): void {
+  if (!Number.isInteger(machine.vcpus) || machine.vcpus < 1 || machine.vcpus > 8)
+    throw new ForkdError('invalid_request', `vcpus is 1 to 8, not ${machine.vcpus}`);
+  if (!Number.isInteger(machine.memoryMib) || machine.memoryMib < 16)
+    throw new ForkdError('invalid_request', `memory is at least 16 MiB, not ${machine.memoryMib}`);
+  if (Buffer.byteLength(directory) > SOCKET_PATH_MAX)
+    throw new ForkdError('host_unfit', 'the directory of a VM is too long a path for a Unix socket', {
+      hint: 'Point FORKD_DATA at a directory with a shorter path.',
+      details: { directory },
+    });
+}

@@ -1,0 +1,103 @@
+import type { Duplex } from 'node:stream';
+
+export type Accel = 'kvm' | 'tcg';
+
+/** What a VM looks like from inside. A snapshot can only be restored into the machine it was saved from. */
+export interface Machine {
+  vcpus: number;
+  memoryMib: number;
+  accel: Accel;
+}
+
+export interface Disk {
+  path: string;
+  readOnly: boolean;
+}
+
+interface Placement {
+  machine: Machine;
+  /** In guest order: the first is /dev/vda. */
+  disks: Disk[];
+  /** An existing empty directory for this VM's sockets and log. */
+  directory: string;
+  /** `true`: the VM dies with the program that started it. */
+  tied: boolean;
+  cgroups?: string[];
+}
+
+export interface BootSpec extends Placement {
+  kernel: string;
+  initramfs?: string;
+  /** Appended to what the engine needs on the kernel command line. */
+  cmdline?: string[];
+  /** Guest RAM becomes this file. */
+  memory: string;
+}
+
+export interface RestoreSpec extends Placement {
+  /** Mapped privately: every child shares the pages of this one inode until it writes them. */
+  memory: string;
+  /** What `save` wrote. */
+  state: string;
+  /** `false`: the VM stands still until `resume`. */
+  running: boolean;
+}
+
+export interface ForkPlacement {
+  /** Holds a copy of every writable disk of the original, under the same file name. */
+  directory: string;
+  tied: boolean;
+  cgroups?: string[];
+}
+
+export interface VmExit {
+  code: number | null;
+  signal: number | null;
+  /** The last lines the VMM and the guest console printed, for people. */
+  lastWords: string;
+}
+
+export interface Vm extends AsyncDisposable {
+  readonly pid: number;
+  /** With the pid, names the VMM process for ever. */
+  readonly startTime: number;
+  readonly exited: Promise<VmExit>;
+  /** A new connection to the agent's byte channel. The channel carries one at a time: end the old one first. */
+  channel(): Promise<Duplex>;
+  /** The most recent console output, bounded. */
+  console(): string;
+  pause(): Promise<void>;
+  resume(): Promise<void>;
+  /** Writes CPU and device state. Only while paused; guest RAM is then complete in the memory file of a booted VM. */
+  save(state: string): Promise<void>;
+  /**
+   * Makes a second VM that goes on from where this paused one stands, sharing its memory and what the emulator has
+   * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy.
+   */
+  fork?(placement: ForkPlacement): Promise<Vm>;
+  /** Ends the VM at once. Safe to call again. */
+  stop(): Promise<void>;
+}
+
+export interface AccelReport {
+  usable: boolean;
+  /** Why, in words: shown by doctor and on failure. */
+  reason: string;
+}
+
+export interface ProbeReport {
+  available: boolean;
+  version: string | null;
+  reason: string;
+  accels: Record<Accel, AccelReport>;
+}
+
+export interface Engine {
+  readonly kind: string;
+  /** What this engine can do on this host, and why not. Never throws. */
+  probe(): Promise<ProbeReport>;
+  /** The accelerator `auto` stands for here, or the wanted one; throws `engine_unavailable` with the reason. */
+  accel(wanted: Accel | 'auto'): Promise<Accel>;
+  boot(spec: BootSpec): Promise<Vm>;
+  restore(spec: RestoreSpec): Promise<Vm>;
+}
