@@ -1,0 +1,190 @@
+import { link, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { constants } from 'node:os';
+import type { Accel, Machine, Vm } from '@forkd/engine';
+import { connectGuest, type GuestClient } from '@forkd/guest';
+import { type HostHelper, nativeBinary, Scope } from '@forkd/host';
+import { buildImages, type Images, type Recipe } from '@forkd/images';
+import { ForkdError, parseTag } from '@forkd/protocol';
+import { sha256, sync } from './durable.js';
+import type { Parts } from './parts.js';
+import type { Report } from './progress.js';
+import { untilQuiet } from './quiet.js';
+import { hostCpu, SNAPSHOT_FORMAT, type SnapshotMeta, snapshotFiles } from './snapshot.js';
+import { untilReady, warmUp } from './warm-up.js';
+
+/** A kernel that has not started the agent by then is stuck, also on an emulated CPU beside a busy host. */
+const BOOT_TIMEOUT_MS = 120_000;
+
+/** Beside guest RAM: the writable disk as far as the warm-up fills it, and the device state. */
+const SPARE_MIB = 64;
+
+export interface CreateOptions {
+  tag: string;
+  recipe: Recipe;
+  recipeName: string;
+  accel?: Accel | 'auto';
+  /** A kernel of the user's own in place of Debian's. */
+  kernel?: { path: string; modules?: string };
+  onProgress?: Report;
+  signal?: AbortSignal;
+}
+
+/** Boots a VM from a recipe, warms it, and saves it under a tag. Nothing is left of an attempt that fails. */
+export async function createSnapshot(parts: Parts, options: CreateOptions): Promise<SnapshotMeta> {
+  const { data, engine } = parts;
+  const { recipe, onProgress: report = () => {}, signal = new AbortController().signal } = options;
+  const tag = parseTag(options.tag);
+  const target = `${data.snapshots}/${tag}`;
+  if (await stat(target).catch(() => undefined)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
+
+  report({ step: 'images' });
+  const images = await buildImages(recipe, {
+    store: data.images,
+    agent: nativeBinary('forkd-agent'),
+    kernel: options.kernel,
+    onProgress: report,
+    signal,
+  });
+  const accel = await engine.accel(options.accel ?? 'auto');
+  const machine = { vcpus: recipe.vcpus, memoryMib: recipe.memory_mib, accel };
+
+  await checkSpace(data.own, machine.memoryMib);
+  await using scope = new Scope();
+  const draft = `${data.own}/snapshot-${tag}`;
+  await mkdir(draft);
+  scope.add(() => rm(draft, { recursive: true, force: true }));
+  await lay(images, draft, parts.helper);
+  report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}` });
+  const protocol = await warmParent(parts, machine, images, draft, { recipe, report, signal });
+
+  report({ step: 'save' });
+  const version = (await engine.probe()).version ?? '';
+  const meta: SnapshotMeta = {
+    format: SNAPSHOT_FORMAT,
+    tag,
+    created_at_unix: Math.floor(Date.now() / 1000),
+    recipe: options.recipeName,
+    parent: null,
+    engine: { kind: engine.kind, version },
+    machine,
+    cpu: hostCpu(),
+    agent_protocol: protocol,
+    language: recipe.warmup.kernel ?? null,
+    rehearsal: recipe.ready.eval ?? null,
+    env: recipe.env,
+    hashes: { ...images.hashes, ...(await hashed(draft)) },
+  };
+  await publish(draft, target, meta);
+  return meta;
+}
+
+/** Guest RAM is a mapped file: where the disk filled up under it, the VMM would die without a word. */
+async function checkSpace(directory: string, memoryMib: number): Promise<void> {
+  const { bavail, bsize } = await statfs(directory);
+  const freeMib = (bavail * bsize) / (1 << 20);
+  if (freeMib < memoryMib + SPARE_MIB)
+    throw new ForkdError(
+      'disk_full',
+      `the snapshot needs ${memoryMib + SPARE_MIB} MiB, ${Math.floor(freeMib)} MiB are free`,
+    );
+}
+
+/** The disks of the new snapshot: the base is shared with the image store, the upper is its own. */
+async function lay(images: Images, draft: string, helper: HostHelper): Promise<void> {
+  const files = snapshotFiles(draft);
+  await link(images.base, files.base).catch((error: NodeJS.ErrnoException) => {
+    // The image store may be on a file system of its own.
+    if (error.code !== 'EXDEV') throw error;
+    return helper.cloneFile(images.base, files.base);
+  });
+  await helper.cloneFile(images.upper, files.upper);
+}
+
+interface Warming {
+  recipe: Recipe;
+  report: Report;
+  signal: AbortSignal;
+}
+
+/** Runs the parent from boot to saved; returns the protocol its agent speaks. */
+async function warmParent(
+  { engine, data }: Parts,
+  machine: Machine,
+  images: Images,
+  draft: string,
+  { recipe, report, signal }: Warming,
+): Promise<number> {
+  const files = snapshotFiles(draft);
+  const directory = `${data.own}/parent-${process.hrtime.bigint().toString(36)}`;
+  await using scope = new Scope();
+  await mkdir(directory);
+  scope.add(() => rm(directory, { recursive: true, force: true }));
+  signal.throwIfAborted();
+  const vm = scope.own(
+    await engine.boot({
+      machine,
+      kernel: images.kernel,
+      initramfs: images.initramfs,
+      cmdline: ['forkd.base=/dev/vda', 'forkd.upper=/dev/vdb'],
+      disks: [
+        { path: files.base, readOnly: true },
+        { path: files.upper, readOnly: false },
+      ],
+      directory,
+      tied: true,
+      memory: files.memory,
+    }),
+  );
+  const guest = connectGuest(await vm.channel());
+  scope.add(() => guest.close());
+  const protocol = await whileAlive(vm, firstAnswer(guest, vm, signal));
+  await whileAlive(vm, warmUp(guest, recipe, report, signal));
+  await whileAlive(vm, untilReady(guest, recipe, report, signal));
+  await whileAlive(vm, guest.settle({ signal }));
+  // The channel is closed before the save: a child then wakes up waiting for its first connection.
+  guest.close();
+  await untilQuiet(vm.pid);
+  await vm.pause();
+  await vm.save(files.state);
+  return protocol;
+}
+
+async function firstAnswer(guest: GuestClient, vm: Vm, signal: AbortSignal): Promise<number> {
+  try {
+    return (await guest.health({ timeoutMs: BOOT_TIMEOUT_MS, signal })).protocol;
+  } catch (thrown) {
+    if (!(thrown instanceof ForkdError) || thrown.code !== 'timeout') throw thrown;
+    throw new ForkdError('timeout', `the guest did not answer within ${BOOT_TIMEOUT_MS / 1000} s of boot`, {
+      hint: `The console says: ${vm.console().trim().slice(-1000) || '(nothing)'}`,
+    });
+  }
+}
+
+/** A guest that dies answers nothing: what the VMM said last is the better error. */
+async function whileAlive<T>(vm: Vm, step: Promise<T>): Promise<T> {
+  const died = vm.exited.then((exit) => {
+    if (exit.signal === constants.signals.SIGBUS)
+      throw new ForkdError('disk_full', 'the disk filled up under the memory of the VM');
+    throw new ForkdError('vmm_exited', `the VM ended while it was being prepared\n${exit.lastWords}`.trimEnd());
+  });
+  return Promise.race([step, died]);
+}
+
+async function hashed(draft: string): Promise<{ memory: string; state: string; upper: string }> {
+  const files = snapshotFiles(draft);
+  const [memory, state, upper] = await Promise.all([sha256(files.memory), sha256(files.state), sha256(files.upper)]);
+  return { memory, state, upper };
+}
+
+/** From here on the snapshot exists, whole, even if the host crashes; before, it does not. */
+async function publish(draft: string, target: string, meta: SnapshotMeta): Promise<void> {
+  const files = snapshotFiles(draft);
+  await writeFile(files.meta, `${JSON.stringify(meta, null, 2)}\n`);
+  for (const file of [files.memory, files.state, files.upper, files.meta, draft]) await sync(file);
+  try {
+    await rename(draft, target);
+  } catch (cause) {
+    throw new ForkdError('tag_exists', `snapshot ${meta.tag} exists already`, { cause });
+  }
+  await sync(`${target}/..`);
+}

@@ -1,0 +1,10 @@
+import type { Engine } from '@forkd/engine';
+import type { HostHelper } from '@forkd/host';
+import type { DataDirectory } from './data-directory.js';
+
+/** What every operation of the controller works with. */
+export interface Parts {
+  data: DataDirectory;
+  engine: Engine;
+  helper: HostHelper;
+}

@@ -1,0 +1,85 @@
+import { readFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import type { Engine } from '@forkd/engine';
+import { ForkdError, Tag } from '@forkd/protocol';
+import { z } from 'zod';
+
+/** Raised when a reader of an older version could misread what is written now. */
+export const SNAPSHOT_FORMAT = 1;
+
+/** What `snapshot.json` says: enough to refuse a host on which the saved machine would not run. */
+export const SnapshotMeta = z.object({
+  format: z.literal(SNAPSHOT_FORMAT),
+  tag: Tag,
+  created_at_unix: z.number().int(),
+  recipe: z.string(),
+  parent: Tag.nullable(),
+  engine: z.object({ kind: z.string(), version: z.string() }),
+  machine: z.object({
+    vcpus: z.number().int(),
+    memoryMib: z.number().int(),
+    accel: z.enum(['kvm', 'tcg']),
+  }),
+  /** Of the host that saved it; under KVM the guest sees this CPU. */
+  cpu: z.object({ model: z.string(), flags: z.string() }),
+  agent_protocol: z.number().int(),
+  language: z.enum(['python', 'node']).nullable(),
+  /** A line in that language, harmless to evaluate again. */
+  rehearsal: z.string().nullable(),
+  env: z.record(z.string(), z.string()),
+  hashes: z.object({
+    kernel: z.string(),
+    initramfs: z.string(),
+    base: z.string(),
+    memory: z.string(),
+    state: z.string(),
+    upper: z.string(),
+  }),
+});
+export type SnapshotMeta = z.infer<typeof SnapshotMeta>;
+
+/** The files of one snapshot. */
+export function snapshotFiles(directory: string) {
+  return {
+    memory: `${directory}/memory.img`,
+    state: `${directory}/device.state`,
+    base: `${directory}/base.img`,
+    upper: `${directory}/upper.img`,
+    meta: `${directory}/snapshot.json`,
+  };
+}
+
+export async function readSnapshot(snapshots: string, tag: string): Promise<SnapshotMeta> {
+  const name = Tag.safeParse(tag);
+  const text =
+    name.success && (await readFile(snapshotFiles(`${snapshots}/${name.data}`).meta, 'utf8').catch(() => null));
+  if (!text) throw new ForkdError('snapshot_not_found', `there is no snapshot ${JSON.stringify(tag)}`);
+  const meta = SnapshotMeta.safeParse(JSON.parse(text));
+  if (meta.success) return meta.data;
+  throw new ForkdError('host_unfit', `snapshot ${tag} was written by another version of forkd`, {
+    hint: 'Create it again from its recipe.',
+  });
+}
+
+/** A saved machine continues only on what it was saved on: anything else is refused by naming the field that differs. */
+export async function checkHost(meta: SnapshotMeta, engine: Engine): Promise<void> {
+  const report = await engine.probe();
+  const here = { kind: engine.kind, version: report.version, ...hostCpu() };
+  const differs = (field: string, saved: string, now: string | null): ForkdError =>
+    new ForkdError('host_unfit', `snapshot ${meta.tag} needs ${field} ${saved}, this host has ${now}`, {
+      hint: 'Create the snapshot again on this host.',
+    });
+  if (meta.engine.kind !== here.kind) throw differs('engine', meta.engine.kind, here.kind);
+  if (meta.engine.version !== here.version) throw differs('engine version', meta.engine.version, here.version);
+  if (!report.accels[meta.machine.accel].usable) throw differs('accelerator', meta.machine.accel, 'not this one');
+  if (meta.machine.accel === 'kvm' && meta.cpu.model !== here.model)
+    throw differs('CPU model', meta.cpu.model, here.model);
+  if (meta.machine.accel === 'kvm' && meta.cpu.flags !== here.flags)
+    throw differs('CPU flags', meta.cpu.flags, here.flags);
+}
+
+export function hostCpu(): { model: string; flags: string } {
+  const info = readFileSync('/proc/cpuinfo', 'utf8');
+  const field = (name: string): string => new RegExp(`^${name}\\s*: (.*)$`, 'm').exec(info)?.[1] ?? '';
+  return { model: field('model name'), flags: field('flags') };
+}

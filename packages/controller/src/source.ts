@@ -1,0 +1,31 @@
+import type { ForkPlacement, Vm } from '@forkd/engine';
+import type { Parts } from './parts.js';
+import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
+
+/** Where children of a snapshot come from. */
+export interface Source {
+  /** The writable disk that belongs to the memory children start with; each is given a clone of it before it starts. */
+  readonly upper: string;
+  /** Starts a child in a directory that holds its clone of `upper`, under the same name. */
+  start(placement: ForkPlacement): Promise<Vm>;
+}
+
+/** Children that load the files of the snapshot, each for itself: works on every engine. */
+export function savedSource({ data, engine }: Parts, snapshot: SnapshotMeta): Source {
+  const { memory, state, base, upper } = snapshotFiles(`${data.snapshots}/${snapshot.tag}`);
+  return {
+    upper,
+    start: (placement) =>
+      engine.restore({
+        machine: snapshot.machine,
+        disks: [
+          { path: base, readOnly: true },
+          { path: `${placement.directory}/upper.img`, readOnly: false },
+        ],
+        memory,
+        state,
+        running: true,
+        ...placement,
+      }),
+  };
+}
