@@ -149,14 +149,24 @@ function freshUuids() {
 
 function reseed(order) {
   Object.assign(process.env, order.env);
+  drawBytes();
   Math.random = seededRandom(order.seed);
   freshUuids();
+}
+
+// OpenSSL seeds its generators again when the clock stands before the moment they were last seeded. The agent freezes kernels
+// with the clock set ahead, so the first bytes drawn in a child come from the child's own kernel generator.
+function drawBytes() {
+  require('node:crypto').randomBytes(1);
 }
 
 async function handle(kind, payload) {
   if (kind === 'E') return answer(payload.toString());
   if (kind === 'S') reseed(JSON.parse(payload));
-  if (kind === 'F') globalThis.gc?.();
+  if (kind === 'F') {
+    drawBytes();
+    globalThis.gc?.();
+  }
   send('D');
 }
 

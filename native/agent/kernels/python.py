@@ -14,6 +14,8 @@ import types
 
 CHANNEL = 3
 NAME = "<eval-%d>"
+# How many evals back a traceback can still quote its source lines.
+SOURCES = 1000
 RICH = (
     ("_repr_html_", "text/html"),
     ("_repr_markdown_", "text/markdown"),
@@ -72,8 +74,16 @@ def run(source):
     count += 1
     name = NAME % count
     linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    linecache.cache.pop(NAME % (count - SOURCES), None)
     running = True
     try:
+        # Most evals are one expression, and on an emulated CPU going through the syntax tree costs milliseconds.
+        try:
+            code = compile(source, name, "eval", AWAIT)
+        except SyntaxError:
+            code = None
+        if code is not None:
+            return execute(code, main.__dict__)
         tree = compile(source, name, "exec", AWAIT | ast.PyCF_ONLY_AST)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         if tree.body:
@@ -86,6 +96,8 @@ def run(source):
 
 def rich(value):
     mime = {}
+    if type(value).__module__ == "builtins":
+        return mime
     for method, kind in RICH:
         render = getattr(type(value), method, None)
         if render is None:

@@ -49,6 +49,11 @@ pub fn set_clock(unix_ns: i64) -> io::Result<()> {
     Ok(nix::time::clock_settime(nix::time::ClockId::CLOCK_REALTIME, time)?)
 }
 
+pub fn move_clock(seconds: i64) -> io::Result<()> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_REALTIME)?;
+    set_clock((now.tv_sec() + seconds) * 1_000_000_000 + now.tv_nsec())
+}
+
 /// Lays files of ours over the two ids, so that a child renews them in memory instead of dirtying its disk.
 pub fn cover_ids() -> io::Result<()> {
     fs::create_dir_all("/run/forkd")?;

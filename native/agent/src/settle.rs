@@ -20,9 +20,24 @@ struct Settle {
     drop_caches: bool,
 }
 
+/// Longer than a snapshot lives: once a child's own clock has caught up with it, the mark is worth nothing.
+const AHEAD_SECS: i64 = 3650 * 86_400;
+
+/// Freezes the kernels while the clock is ahead: what they seed meanwhile counts as stale in a child, whose clock is right.
+async fn frozen_ahead_of_time(agent: &Agent) -> Result<Vec<&'static str>, Fault> {
+    let moved = |seconds: i64| match agent.is_init {
+        true => machine::move_clock(seconds).map_err(|error| Fault::internal(format!("clock: {error}"))),
+        false => Ok(()),
+    };
+    moved(AHEAD_SECS)?;
+    let kernels = agent.kernels.order(FREEZE, |_| Vec::new(), LIMIT).await;
+    moved(-AHEAD_SECS)?;
+    kernels
+}
+
 pub async fn settle(agent: &Agent, request: Request<Incoming>) -> Result<Response<Body>, Fault> {
     let message: Settle = read_json(request.into_body()).await?;
-    let kernels = agent.kernels.order(FREEZE, |_| Vec::new(), LIMIT).await?;
+    let kernels = frozen_ahead_of_time(agent).await?;
     if agent.is_init {
         // The warm-up may have brought a machine-id that did not exist at boot.
         machine::cover_ids().map_err(|error| Fault::internal(format!("machine-id: {error}")))?;

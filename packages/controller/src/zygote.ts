@@ -1,6 +1,6 @@
 import { mkdir, rm } from 'node:fs/promises';
 import type { ForkPlacement, Vm } from '@forkd/engine';
-import { connectGuest } from '@forkd/guest';
+import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
@@ -28,9 +28,12 @@ export class Zygote implements Source, AsyncDisposable {
     const vm = scope.own(await saved.start({ directory, tied: true }));
     if (!vm.fork) return undefined;
     for (let time = 0; time < REHEARSALS; time++) {
-      await rehearse(vm, snapshot);
+      await withGuest(vm, (guest) => rehearse(guest, snapshot));
       await untilQuiet(vm.pid);
     }
+    // Last, because it also marks the seeds that the rehearsals have left in the guest's generators as stale.
+    await withGuest(vm, (guest) => guest.settle());
+    await untilQuiet(vm.pid);
     await vm.pause();
     const zygote = new Zygote(vm, `${directory}/upper.img`, scope.release());
     if (await zygote.#canFork(parts)) return zygote;
@@ -83,14 +86,17 @@ export async function placeFor({ helper }: Parts, source: Source, directory: str
   await helper.cloneFile(source.upper, `${directory}/upper.img`);
 }
 
-async function rehearse(vm: Vm, snapshot: SnapshotMeta): Promise<void> {
+async function rehearse(guest: GuestClient, snapshot: SnapshotMeta): Promise<void> {
+  await guest.identity(identityOf('zygote', snapshot, 0, 1, {}));
+  if (!snapshot.language || !snapshot.rehearsal) return;
+  const line = { language: snapshot.language, code: snapshot.rehearsal };
+  for (let time = 0; time < REHEARSALS; time++) await guest.eval(line);
+}
+
+async function withGuest(vm: Vm, use: (guest: GuestClient) => Promise<void>): Promise<void> {
   const guest = connectGuest(await vm.channel());
   try {
-    await guest.identity(identityOf('zygote', snapshot, 0, 1, {}));
-    if (snapshot.language && snapshot.rehearsal) {
-      const line = { language: snapshot.language, code: snapshot.rehearsal };
-      for (let time = 0; time < REHEARSALS; time++) await guest.eval(line);
-    }
+    await use(guest);
   } finally {
     guest.close();
   }
