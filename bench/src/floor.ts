@@ -1,25 +1,33 @@
 import { mkdir, rm } from 'node:fs/promises';
+import type { Source } from '@forkd/controller';
 import type { Vm } from '@forkd/engine';
 import { connectGuest } from '@forkd/guest';
+import { memoryUse } from './process-memory.js';
 import type { Session, Warmed } from './session.js';
+import { mean } from './statistics.js';
+
+export interface Floor {
+  wallMs: number;
+  emulatorPrivateMib: number;
+}
 
 /**
- * The least a fan-out can cost on this engine: a loop that starts VMMs the fastest way the engine has, and evaluates. No identity, no
- * bookkeeping; the disks are cloned before the clock runs.
+ * The least a fan-out can cost: a loop that starts VMMs from a source and evaluates. No identity, no bookkeeping; the disks are cloned
+ * before the clock runs.
  */
 export async function floor(
-  { controller, helper }: Session,
+  session: Session,
+  source: Source,
   warmed: Warmed,
   n: number,
   width: number,
-): Promise<number> {
-  const source = await controller.source(warmed.tag);
-  const root = `${controller.data.own}/floor`;
+): Promise<Floor> {
+  const root = `${session.controller.data.own}/floor`;
   const vms: Vm[] = [];
   try {
     for (let index = 0; index < n; index++) {
       await mkdir(`${root}/${index}`, { recursive: true });
-      await helper.cloneFile(source.upper, `${root}/${index}/upper.img`);
+      await session.helper.cloneFile(source.upper, `${root}/${index}/upper.img`);
     }
     const start = performance.now();
     let next = 0;
@@ -31,7 +39,8 @@ export async function floor(
       }
     };
     await Promise.all(Array.from({ length: width }, worker));
-    return performance.now() - start;
+    const wallMs = performance.now() - start;
+    return { wallMs, emulatorPrivateMib: mean(vms.map(({ pid }) => memoryUse(pid).emulatorPrivateMib)) };
   } finally {
     await Promise.all(vms.map((vm) => vm.stop()));
     await rm(root, { recursive: true, force: true });

@@ -9,7 +9,7 @@ import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
 import { Sandbox } from './sandbox.js';
 import { checkHost, readSnapshot, type SnapshotMeta } from './snapshot.js';
-import type { Source } from './source.js';
+import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
 
 /** As many as forkd's API ever allowed in one call. */
@@ -82,9 +82,10 @@ export class Controller implements AsyncDisposable {
     await rm(`${this.data.snapshots}/${known}`, { recursive: true });
   }
 
-  /** What many children of a snapshot would be started from. */
-  async source(tag: string): Promise<Source> {
-    return this.#sources.for(await this.snapshot(tag), MAX_CHILDREN);
+  /** The ways children of a snapshot can be started: the fastest there is, and from its files. */
+  async sourcesOf(tag: string): Promise<{ fastest: Source; saved: Source }> {
+    const snapshot = await this.snapshot(tag);
+    return { fastest: await this.#sources.for(snapshot, MAX_CHILDREN), saved: savedSource(this.#parts, snapshot) };
   }
 
   async spawn(options: SpawnOptions): Promise<SpawnResult[]> {

@@ -3,3 +3,4 @@ export type { CreateOptions } from './create-snapshot.js';
 export type { Progress, Report } from './progress.js';
 export { Sandbox, type Timeline } from './sandbox.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';
+export type { Source } from './source.js';
