@@ -7,6 +7,7 @@ const allowed = {
   images: ['protocol', 'host'],
   'engine-qemu': ['protocol', 'host', 'engine'],
   controller: ['protocol', 'host', 'engine', 'guest', 'images'],
+  daemon: ['protocol', 'host', 'engine', 'engine-qemu', 'images', 'controller'],
 };
 
 module.exports = {
@@ -23,7 +24,7 @@ module.exports = {
       name: `${name}-imports`,
       severity: 'error',
       // Tests may wire up whatever they need.
-      from: { path: `^packages/${name}/`, pathNot: '(\\.test|/testing)\\.ts$' },
+      from: { path: `^packages/${name}/`, pathNot: '(\\.test|\\.fixture|/testing)\\.ts$' },
       to: {
         path: '^(packages/|bench/|node_modules/@forkd/)',
         pathNot: `^(packages|node_modules/@forkd)/(${[name, ...may].join('|')})/`,

@@ -2,7 +2,6 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Sandbox } from '@forkd/controller';
 import { ForkdError } from '@forkd/protocol';
-import { readArguments } from './arguments.js';
 import { type FanOut, fanOut } from './fan-out.js';
 import { memoryUse } from './process-memory.js';
 import { endProgress } from './progress-line.js';
@@ -16,15 +15,19 @@ const RANDOM = { python: "__import__('random').random()", node: 'Math.random()' 
 const SHARED_PATH = '/root/who-am-i';
 
 await inSession(async (session) => {
-  const { n, recipe, accel, width } = readArguments();
-  console.log(`forkd demo: one parent (${recipe}), ${n} children\n`);
-  await withParent(session, recipe, accel, async (warmed) => {
+  const { name, signal } = session;
+  const { n, width } = session.args;
+  console.log(`forkd demo: one parent (${name}), ${n} children\n`);
+  await withParent(session, async (warmed) => {
     endProgress();
     const fan = await fanOut(session, warmed, n, width);
     const memory = fan.sandboxes.map(({ vm }) => memoryUse(vm.pid));
     const { sandboxes } = fan;
-    const [isolated, randoms] = [await isolation(sandboxes), await identity(sandboxes, warmed.language)];
-    const picture = await keep(fan, recipe, n);
+    const [isolated, randoms] = [
+      await isolation(sandboxes, signal),
+      await identity(sandboxes, warmed.language, signal),
+    ];
+    const picture = await keep(fan, name, n);
     const { machine } = await session.controller.snapshot(warmed.tag);
     printTable('What happened', [
       ['engine', `qemu, ${machine.accel}, ${machine.vcpus} vCPU, ${machine.memoryMib} MiB per VM`],
@@ -56,23 +59,23 @@ await inSession(async (session) => {
 });
 
 /** Every child writes its id to the same path; only when all have written does each read it back. */
-async function isolation(sandboxes: Sandbox[]): Promise<number> {
-  await Promise.all(sandboxes.map(({ id, guest }) => guest.files.write(SHARED_PATH, id)));
-  const read = await Promise.all(sandboxes.map(({ guest }) => guest.files.read(SHARED_PATH)));
+async function isolation(sandboxes: Sandbox[], signal: AbortSignal): Promise<number> {
+  await Promise.all(sandboxes.map(({ id, guest }) => guest.files.write(SHARED_PATH, id, { signal })));
+  const read = await Promise.all(sandboxes.map(({ guest }) => guest.files.read(SHARED_PATH, { signal })));
   return read.filter((content, index) => content.toString() === sandboxes[index]?.id).length;
 }
 
-async function identity(sandboxes: Sandbox[], language: Warmed['language']): Promise<number> {
-  const values = sandboxes.map(({ guest }) => guest.eval({ language, code: RANDOM[language] }));
+async function identity(sandboxes: Sandbox[], language: Warmed['language'], signal: AbortSignal): Promise<number> {
+  const values = sandboxes.map(({ guest }) => guest.eval({ language, code: RANDOM[language], signal }));
   return new Set((await Promise.all(values)).map(({ result }) => result)).size;
 }
 
-async function keep(fan: FanOut, recipe: string, n: number): Promise<string> {
+async function keep(fan: FanOut, name: string, n: number): Promise<string> {
   const directory = resultsDirectory();
   await mkdir(directory, { recursive: true });
-  const picture = join(directory, `demo-${recipe}-${n}.svg`);
-  await writeFile(picture, timelineSvg(`${n} children of ${recipe}, answered in ${ms(fan.wallMs)}`, fan.samples));
-  await writeFile(join(directory, `demo-${recipe}-${n}.json`), JSON.stringify(fan.samples, null, 1));
+  const picture = join(directory, `demo-${name}-${n}.svg`);
+  await writeFile(picture, timelineSvg(`${n} children of ${name}, answered in ${ms(fan.wallMs)}`, fan.samples));
+  await writeFile(join(directory, `demo-${name}-${n}.json`), JSON.stringify(fan.samples, null, 1));
   return picture;
 }
 

@@ -2,7 +2,6 @@ import { mkdir, writeFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { snapshotFiles } from '@forkd/controller';
-import { readArguments } from './arguments.js';
 import { fanOut } from './fan-out.js';
 import { floor } from './floor.js';
 import { peers } from './peers.js';
@@ -18,9 +17,9 @@ const IDLE_WINDOW_MS = 10_000;
 const FROM_FILES = 10;
 
 await inSession(async (session) => {
-  const { n, recipe, accel, width: asked } = readArguments();
+  const { n, width: asked } = session.args;
   const width = asked || availableParallelism() + 1;
-  await withParent(session, recipe, accel, async (warmed) => {
+  await withParent(session, async (warmed) => {
     endProgress();
     const { controller, signal } = session;
     const from = snapshotFiles(`${controller.data.snapshots}/${warmed.tag}`);
@@ -81,7 +80,7 @@ await inSession(async (session) => {
       idle,
       failures: fan.failures.map((e) => e.message),
     };
-    await writeFile(join(resultsDirectory(), `fanout-${recipe}-${n}-${Date.now()}.json`), JSON.stringify(raw));
+    await writeFile(join(resultsDirectory(), `fanout-${session.name}-${n}-${Date.now()}.json`), JSON.stringify(raw));
     for (const failure of fan.failures.slice(0, 3)) console.error(`failed: ${failure.message}`);
     console.log(JSON.stringify(summary));
     if (fan.samples.length < n) process.exitCode = 1;

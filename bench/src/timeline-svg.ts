@@ -32,8 +32,12 @@ export function timelineSvg(title: string, samples: Sample[]): string {
   );
   return `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${bottom + 32}" font-family="sans-serif" font-size="12">
 <rect width="100%" height="100%" fill="white"/>
-<text x="${LEFT}" y="20" font-size="15">${title}</text>
+<text x="${LEFT}" y="20" font-size="15">${escaped(title)}</text>
 ${[...legend, ...ticks, ...bars].join('\n')}
 </svg>
 `;
+}
+
+function escaped(text: string): string {
+  return text.replaceAll('&', '&amp;').replaceAll('<', '&lt;');
 }

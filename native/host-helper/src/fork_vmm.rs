@@ -8,7 +8,7 @@ use crate::process;
 use crate::protocol::{Failure, ForkVmm};
 use crate::script::Script;
 use crate::spawn::Spawned;
-use crate::tracee::{ThreadState, Tracee};
+use crate::tracee::{self, ThreadState, Tracee};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -17,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Offset of the thread id in glibc's thread descriptor, to which fs_base points. Checked before it is relied on.
 const TID_OFFSET: u64 = 0x2d0;
-/// An idle VMM sleeps in one of these in every thread; anything else is work that a copy would do a second time.
-const SLEEPS: [i64; 3] = [libc::SYS_futex, libc::SYS_ppoll, libc::SYS_poll];
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// VMMs whose memory has been told to take part in a fork, because asking the kernel about all their mappings is slow; and the
@@ -31,41 +29,75 @@ pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared) -> Result<Spawned, F
         return Err(Failure::io("fork the VMM", &Error::from_raw_os_error(libc::ESRCH)));
     }
     let mut page = prepared.get(&original).copied();
-    let (copy, threads) = copy_process(request.pid, &mut page).map_err(|e| Failure::io("fork the VMM", &e))?;
+    let (copy, threads) =
+        copy_process(request.pid, &mut page).map_err(|e| Failure::io("fork the VMM", &gone_or(request.pid, e)))?;
     let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
-    let pid = copy.tid;
-    let made = finish(request, page, copy, &threads);
-    if made.is_err() {
-        // SAFETY: the copy is a child of ours that has been killed; it keeps its pid until it is waited for.
-        unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) };
-    }
-    made.map_err(|e| Failure::io("set up the forked VMM", &e))
+    finish(request, page, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
 }
 
 /// Stops the VMM for as long as fork() takes; returns the copy, stopped, and how the original's threads stood.
 fn copy_process(pid: i32, page: &mut Option<u64>) -> Result<(Tracee, Vec<ThreadState>), Error> {
     let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_micros(500);
     loop {
-        let stopped = stop_all(pid)?;
-        let outcome = if stopped.iter().all(|t| t.sleeping_in().is_some_and(|call| SLEEPS.contains(&call))) {
-            Some(fork_stopped(pid, &stopped, page))
-        } else {
-            None
-        };
-        drop(stopped);
-        match outcome {
-            Some(result) => {
-                let (copy, threads) = result?;
-                return Ok((Tracee::stopped(copy)?, threads));
-            }
+        let mut stopped = Vec::new();
+        let forked = fork_if_idle(pid, &mut stopped, page);
+        release(pid, stopped);
+        match forked? {
+            Some((copy, threads)) => return Ok((take_over(copy)?, threads)),
             None if Instant::now() > deadline => return Err(Error::new(ErrorKind::TimedOut, "it does not get idle")),
-            None => std::thread::sleep(Duration::from_micros(500)),
+            None => std::thread::sleep(pause),
         }
+        pause = (pause * 2).min(Duration::from_millis(8));
     }
 }
 
-fn stop_all(pid: i32) -> Result<Vec<Tracee>, Error> {
-    let mut stopped: Vec<Tracee> = Vec::new();
+fn fork_if_idle(
+    pid: i32,
+    stopped: &mut Vec<Tracee>,
+    page: &mut Option<u64>,
+) -> Result<Option<(i32, Vec<ThreadState>)>, Error> {
+    stop_all(pid, stopped)?;
+    // A thread that is not idle is doing something that a copy would do a second time.
+    if !stopped.iter().all(Tracee::is_idle) {
+        return Ok(None);
+    }
+    fork_stopped(pid, stopped, page).map(Some)
+}
+
+/// Lets threads go on. If the process was killed meanwhile, those but the first end with nobody but us to notice.
+fn release(pid: i32, stopped: Vec<Tracee>) {
+    let others: Vec<i32> = stopped.iter().map(|t| t.tid).filter(|tid| *tid != pid).collect();
+    drop(stopped);
+    others.into_iter().for_each(tracee::collect);
+}
+
+fn take_over(copy: i32) -> Result<Tracee, Error> {
+    let taken = Tracee::stopped(copy).and_then(|tracee| tracee.bind().map(|()| tracee));
+    if taken.is_err() {
+        discard(copy, Vec::new());
+    }
+    taken
+}
+
+/// Ends a copy that came to nothing, before it runs at all.
+fn discard(pid: i32, traced: Vec<Tracee>) {
+    if !process::is_ours(pid) {
+        return;
+    }
+    // SAFETY: not collected yet, it keeps its pid.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    drop(traced);
+    // The first thread of a process can only be collected after all others.
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        if let Some(tid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).filter(|tid| *tid != pid) {
+            tracee::collect(tid);
+        }
+    }
+    tracee::collect(pid);
+}
+
+fn stop_all(pid: i32, stopped: &mut Vec<Tracee>) -> Result<(), Error> {
     // A thread may be born between reading the list and stopping its maker: read again until nothing is new.
     loop {
         let mut news = 0;
@@ -81,7 +113,7 @@ fn stop_all(pid: i32) -> Result<Vec<Tracee>, Error> {
             }
         }
         if news == 0 {
-            return Ok(stopped);
+            return Ok(());
         }
     }
 }
@@ -128,23 +160,29 @@ fn not_forked(pid: i32) -> Result<Vec<(u64, u64)>, Error> {
     Ok(ranges)
 }
 
-/// Turns the stopped copy into a VMM of its own and lets it run; on failure it is killed before it runs at all.
+/// Turns the stopped copy into a VMM of its own and lets it run; on failure nothing is left of it.
 fn finish(request: &ForkVmm, page: u64, mut copy: Tracee, threads: &[ThreadState]) -> Result<Spawned, Error> {
     let pid = copy.tid;
-    let mut others = Vec::new();
-    match build(request, page, &mut copy, threads, &mut others) {
-        Ok(spawned) => {
-            for thread in others {
-                thread.detach()?;
-            }
-            copy.detach()?;
-            Ok(spawned)
-        }
-        Err(error) => {
-            // SAFETY: the copy is ours and not waited for yet, so the pid is its own. Still stopped, it dies without running.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-            Err(error)
-        }
+    let mut traced = Vec::new();
+    let built = build(request, page, &mut copy, threads, &mut traced);
+    traced.push(copy);
+    let running = built.and_then(|spawned| {
+        traced.drain(..).try_for_each(Tracee::detach)?;
+        Ok(spawned)
+    });
+    running.map_err(|error| {
+        let why = gone_or(pid, error);
+        discard(pid, traced);
+        why
+    })
+}
+
+/// A process that is killed under our hands fails one call or another; that it is gone says more than which one.
+fn gone_or(pid: i32, error: Error) -> Error {
+    if process::ending(pid) {
+        Error::from_raw_os_error(libc::ESRCH)
+    } else {
+        error
     }
 }
 

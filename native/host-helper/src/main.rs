@@ -49,6 +49,8 @@ fn main() {
         libc::setsid();
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        // Waited for where it matters; a pidfd tells of all else.
+        libc::pthread_sigmask(libc::SIG_BLOCK, &tracee::news_of_children(), std::ptr::null_mut());
     }
     let mut requests = unsafe { File::from_raw_fd(CALLER) };
     let answers = requests.try_clone().expect("duplicate the caller's socket");
@@ -115,6 +117,7 @@ impl Helper {
                 let forked = fork_vmm::fork_vmm(&fork, &mut self.prepared);
                 self.watch(id, fork.tied, forked);
             }
+            Request::Adopt(adopt) => self.watch(id, false, process::adopt(&adopt)),
             Request::Kill(kill) => answer(&self.answers, id, process::kill(&kill)),
             Request::MeasureTsc(_) => answer(&self.answers, id, tsc::measure()),
             // A copy may take seconds; nobody else waits for it.

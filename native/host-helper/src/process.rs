@@ -1,6 +1,7 @@
 //! Processes are named by pid and start time, and held by pidfd: a recycled pid is never mistaken for the old process.
 
-use crate::protocol::{Failure, Kill, Reply};
+use crate::protocol::{Adopt, Failure, Kill, Reply};
+use crate::spawn::Spawned;
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -22,6 +23,31 @@ pub fn start_time(pid: i32) -> Result<u64, Error> {
         .ok_or_else(|| Error::new(ErrorKind::InvalidData, "unreadable /proc/PID/stat"))
 }
 
+/// Whether it runs no more, collected by its parent or not.
+pub fn ended(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+}
+
+/// Whether it has ended, or has been killed and is about to.
+pub fn ending(pid: i32) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    ended(pid) || ["SigPnd:", "ShdPnd:"].iter().any(|name| mask(name).is_some_and(|set| set & KILL != 0))
+}
+
+/// Whether it is a child that nobody has waited for yet: only then is the pid certain to be its own.
+pub fn is_ours(pid: i32) -> bool {
+    // SAFETY: the kernel fills the structure it is given.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    unsafe { libc::waitid(libc::P_PID, pid as u32, &mut info, options) == 0 }
+}
+
 /// How a process ended; `None` while it lives. One that is not our child is only known to be gone.
 pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
     // SAFETY: the kernel fills the structure it is given.
@@ -29,7 +55,9 @@ pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
     let options = libc::WEXITED | libc::WNOHANG | libc::__WALL;
     let waited = unsafe { libc::waitid(libc::P_PIDFD, pidfd.as_raw_fd() as u32, &mut info, options) };
     if waited != 0 {
-        return Some((None, None));
+        let mut poll = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry, no waiting.
+        return (unsafe { libc::poll(&mut poll, 1, 0) } > 0).then_some((None, None));
     }
     // SAFETY: after a successful waitid the fields of SIGCHLD are the valid ones.
     match unsafe { (info.si_pid(), info.si_code, info.si_status()) } {
@@ -37,6 +65,17 @@ pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
         (_, libc::CLD_EXITED, code) => Some((Some(code), None)),
         (_, _, signal) => Some((None, Some(signal))),
     }
+}
+
+/// Takes hold of a process that somebody else started.
+pub fn adopt(request: &Adopt) -> Result<Spawned, Failure> {
+    let gone = || Failure::io("adopt", &Error::from_raw_os_error(libc::ESRCH));
+    let pidfd = open(request.pid).map_err(|_| gone())?;
+    // Compared after the pidfd pins it, so that it cannot be another process by then.
+    if start_time(request.pid).ok() != Some(request.start_time) {
+        return Err(gone());
+    }
+    Ok(Spawned { pid: request.pid, start_time: request.start_time, pidfd })
 }
 
 /// A process that is already gone is not an error: `delivered` says so.

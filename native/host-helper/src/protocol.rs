@@ -18,6 +18,7 @@ pub struct Envelope {
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
     Spawn(Spawn),
+    Adopt(Adopt),
     Kill(Kill),
     CloneFile(CloneFile),
     ForkVmm(ForkVmm),
@@ -58,6 +59,13 @@ pub struct Kill {
     /// Field 22 of /proc/PID/stat: a recycled pid has another one.
     pub start_time: u64,
     pub signal: i32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Adopt {
+    pub pid: i32,
+    pub start_time: u64,
 }
 
 #[derive(Deserialize)]

@@ -2,6 +2,7 @@
 
 use crate::process;
 use crate::protocol::{Failure, Named, Spawn};
+use crate::tracee;
 use std::fs::{File, OpenOptions};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -32,6 +33,7 @@ pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
     let oom = request.oom_score_adj.map(|value| value.to_string());
     let (tied, helper) = (request.tied, std::process::id());
     let descriptors = inherited.numbers();
+    let signals = tracee::news_of_children();
 
     let mut command = Command::new(program);
     command
@@ -45,6 +47,7 @@ pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
     unsafe {
         command.pre_exec(move || {
             libc::setsid();
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
             if tied {
                 check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
                 // The helper may have died before the line above took effect.

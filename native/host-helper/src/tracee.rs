@@ -1,5 +1,7 @@
 //! A thread of another process, stopped by ptrace, in which system calls can be made.
 
+use crate::process;
+use std::cell::Cell;
 use std::io::{Error, ErrorKind};
 
 /// Stops for these are how the tracer learns the id of a process or thread the tracee makes.
@@ -7,6 +9,8 @@ const OPTIONS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
+/// Calls that mean the same when they are made again from the start.
+const SLEEPS: [i64; 3] = [libc::SYS_futex, libc::SYS_ppoll, libc::SYS_poll];
 /// What the kernel leaves in rax of a system call it means to restart: ERESTARTSYS to ERESTART_RESTARTBLOCK.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
@@ -14,6 +18,7 @@ pub struct Tracee {
     pub tid: i32,
     /// As they were when it was stopped.
     pub registers: libc::user_regs_struct,
+    changed: Cell<bool>,
 }
 
 /// Everything a thread is besides the memory it shares.
@@ -35,15 +40,19 @@ impl Tracee {
     /// Takes over a thread that ptrace attached by itself when it was made.
     pub fn stopped(tid: i32) -> Result<Self, Error> {
         wait(tid)?;
-        let mut tracee = Tracee { tid, registers: unsafe { std::mem::zeroed() } };
+        let mut tracee = Tracee { tid, registers: unsafe { std::mem::zeroed() }, changed: Cell::new(false) };
         trace(libc::PTRACE_GETREGS, tid, 0, &mut tracee.registers as *mut _ as usize)?;
         Ok(tracee)
     }
 
-    /// The system call the thread sleeps in; `None` when it is doing something else.
-    pub fn sleeping_in(&self) -> Option<i64> {
-        let call = self.registers.orig_rax as i64;
-        (call >= 0 && RESTARTS.contains(&(self.registers.rax as i64))).then_some(call)
+    /// From here on the thread dies with the tracer: half a copy must not run.
+    pub fn bind(&self) -> Result<(), Error> {
+        trace(libc::PTRACE_SETOPTIONS, self.tid, 0, (OPTIONS | libc::PTRACE_O_EXITKILL) as usize)
+    }
+
+    /// Whether it sleeps in a call that another thread could make in its place.
+    pub fn is_idle(&self) -> bool {
+        SLEEPS.contains(&(self.registers.orig_rax as i64)) && RESTARTS.contains(&(self.registers.rax as i64))
     }
 
     pub fn state(&self) -> Result<ThreadState, Error> {
@@ -78,8 +87,18 @@ impl Tracee {
         registers.orig_rax = u64::MAX;
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] = arguments;
         registers.r9 = 0;
-        self.set_registers(&registers)?;
         let mut made = None;
+        let result = self.step(registers, &mut made);
+        if let (Err(_), Some(id)) = (&result, made) {
+            // SAFETY: traced and not collected, it keeps its id. Nobody else knows of it.
+            unsafe { libc::kill(id, libc::SIGKILL) };
+            collect(id);
+        }
+        Ok((result?, made))
+    }
+
+    fn step(&self, mut registers: libc::user_regs_struct, made: &mut Option<i32>) -> Result<i64, Error> {
+        self.set_registers(&registers)?;
         loop {
             trace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0)?;
             let status = wait(self.tid)?;
@@ -90,7 +109,7 @@ impl Tracee {
             {
                 let mut message = 0usize;
                 trace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &mut message as *mut _ as usize)?;
-                made = Some(message as i32);
+                *made = Some(message as i32);
             } else if libc::WSTOPSIG(status) == libc::SIGTRAP {
                 break;
             } else {
@@ -98,11 +117,10 @@ impl Tracee {
             }
         }
         trace(libc::PTRACE_GETREGS, self.tid, 0, &mut registers as *mut _ as usize)?;
-        let result = registers.rax as i64;
-        if (-4095..0).contains(&result) {
-            return Err(Error::from_raw_os_error(-result as i32));
+        match registers.rax as i64 {
+            errno @ -4095..0 => Err(Error::from_raw_os_error(-errno as i32)),
+            result => Ok(result),
         }
-        Ok((result, made))
     }
 
     /// Lets the thread run code that ends in a trap, with rbx as its one argument.
@@ -125,6 +143,7 @@ impl Tracee {
     }
 
     fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<(), Error> {
+        self.changed.set(true);
         trace(libc::PTRACE_SETREGS, self.tid, 0, registers as *const _ as usize)
     }
 }
@@ -132,7 +151,11 @@ impl Tracee {
 /// Whatever happens to the tracer, the thread goes on as if it had never been stopped.
 impl Drop for Tracee {
     fn drop(&mut self) {
-        let _ = self.set_registers(&restarted(self.registers));
+        // Left alone, the kernel lets a sleep go on for the rest of its time; made again, it would begin anew, and never end
+        // under a tracer that comes back again and again. But then it no longer shows which call it was.
+        if self.changed.get() || self.is_idle() {
+            let _ = self.set_registers(&restarted(self.registers));
+        }
         let _ = trace(libc::PTRACE_DETACH, self.tid, 0, 0);
     }
 }
@@ -154,14 +177,43 @@ fn trace(request: u32, tid: i32, address: usize, data: usize) -> Result<(), Erro
     }
 }
 
+/// Waits for a stop. That the first thread of a process has died is not reported before all others are collected, so after a
+/// while without news its state is looked at.
 fn wait(tid: i32) -> Result<i32, Error> {
+    const PATIENCE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
     let mut status = 0;
-    // SAFETY: the status is a live local.
-    if unsafe { libc::waitpid(tid, &mut status, libc::__WALL) } != tid {
-        return Err(Error::last_os_error());
+    let mut news = true;
+    loop {
+        // SAFETY: the status is a live local.
+        match unsafe { libc::waitpid(tid, &mut status, libc::__WALL | libc::WNOHANG) } {
+            0 if !news && process::ended(tid) => return Err(Error::from_raw_os_error(libc::ESRCH)),
+            0 => {}
+            -1 => return Err(Error::last_os_error()),
+            _ => break,
+        }
+        // SAFETY: the set and the time are live; `main` keeps the signal blocked.
+        news = unsafe { libc::sigtimedwait(&news_of_children(), std::ptr::null_mut(), &PATIENCE) } > 0;
     }
     if !libc::WIFSTOPPED(status) {
-        return Err(Error::new(ErrorKind::BrokenPipe, "the thread ended"));
+        return Err(Error::from_raw_os_error(libc::ESRCH));
     }
     Ok(status)
+}
+
+/// The signal that comes with every stop and every end.
+pub fn news_of_children() -> libc::sigset_t {
+    // SAFETY: an empty set is what the kernel is told to make of it before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        set
+    }
+}
+
+/// Collects a thread that died while it was traced, which nobody else can do; returns at once for one that is not traced.
+pub fn collect(tid: i32) {
+    let mut status = 0;
+    // SAFETY: the status is a live local.
+    while unsafe { libc::waitpid(tid, &mut status, libc::__WALL) } == tid && libc::WIFSTOPPED(status) {}
 }

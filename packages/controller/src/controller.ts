@@ -3,12 +3,13 @@ import { availableParallelism } from 'node:os';
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
 import { asForkdError, ForkdError } from '@forkd/protocol';
+import { guarded, unlessAborted } from './cancel.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';
 import { DataDirectory } from './data-directory.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
 import { Sandbox } from './sandbox.js';
-import { checkHost, readSnapshot, type SnapshotMeta } from './snapshot.js';
+import { checkFiles, checkHost, readSnapshot, type SnapshotMeta } from './snapshot.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
 
@@ -56,10 +57,18 @@ export class Controller implements AsyncDisposable {
   }
 
   async createSnapshot(options: CreateOptions): Promise<SnapshotMeta> {
-    const snapshot = await createSnapshot(this.#parts, options);
-    options.onProgress?.({ step: 'zygote', detail: 'rehearsing what every child does first' });
-    await this.#sources.prepare(snapshot);
-    return snapshot;
+    const signal = options.signal ?? new AbortController().signal;
+    return guarded(signal, async () => {
+      const snapshot = await createSnapshot(this.#parts, { ...options, signal });
+      options.onProgress?.({ step: 'zygote', detail: 'rehearsing what every child does first' });
+      try {
+        await unlessAborted(signal, this.#sources.prepare(snapshot));
+      } catch (thrown) {
+        await this.#discard(snapshot.tag);
+        throw thrown;
+      }
+      return snapshot;
+    });
   }
 
   snapshot(tag: string): Promise<SnapshotMeta> {
@@ -78,14 +87,16 @@ export class Controller implements AsyncDisposable {
       throw new ForkdError('state_conflict', `snapshot ${tag} is in use by ${users.length} running sandboxes`, {
         hint: 'Kill them first.',
       });
-    await this.#sources.drop(known);
-    await rm(`${this.data.snapshots}/${known}`, { recursive: true });
+    await this.#discard(known);
   }
 
   /** The ways children of a snapshot can be started: the fastest there is, and from its files. */
   async sourcesOf(tag: string): Promise<{ fastest: Source; saved: Source }> {
     const snapshot = await this.snapshot(tag);
-    return { fastest: await this.#sources.for(snapshot, MAX_CHILDREN), saved: savedSource(this.#parts, snapshot) };
+    return {
+      fastest: await this.#sources.for(snapshot, MAX_CHILDREN, new AbortController().signal),
+      saved: savedSource(this.#parts, snapshot),
+    };
   }
 
   async spawn(options: SpawnOptions): Promise<SpawnResult[]> {
@@ -94,12 +105,15 @@ export class Controller implements AsyncDisposable {
     if (!Number.isInteger(n) || n < 1 || n > MAX_CHILDREN)
       throw new ForkdError('invalid_request', `n is 1 to ${MAX_CHILDREN}, not ${n}`);
     const snapshot = await this.snapshot(options.tag);
-    await checkHost(snapshot, this.engine);
-    const source = await this.#sources.for(snapshot, n);
+    const source = await guarded(signal, async () => {
+      await checkHost(snapshot, this.engine);
+      await checkFiles(this.data.snapshots, snapshot);
+      return this.#sources.for(snapshot, n, signal);
+    });
     return inParallel(n, width, async (index): Promise<SpawnResult> => {
       try {
         const birth = { snapshot, source, index, count: n, env, tied, cgroups, signal };
-        const sandbox = this.#own(await Sandbox.start(this.#parts, birth));
+        const sandbox = this.#own(await guarded(signal, () => Sandbox.start(this.#parts, birth)));
         options.onReady?.(sandbox, index);
         return { ok: true, sandbox };
       } catch (thrown) {
@@ -122,6 +136,11 @@ export class Controller implements AsyncDisposable {
     await Promise.all(this.sandboxes().map((sandbox) => sandbox.kill()));
     await this.#sources.close();
     await this.#scope.close();
+  }
+
+  async #discard(tag: string): Promise<void> {
+    await this.#sources.drop(tag);
+    await rm(`${this.data.snapshots}/${tag}`, { recursive: true, force: true });
   }
 
   #own(sandbox: Sandbox): Sandbox {

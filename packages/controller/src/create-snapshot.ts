@@ -1,10 +1,11 @@
 import { link, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
-import { constants } from 'node:os';
 import type { Accel, Machine, Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { type HostHelper, nativeBinary, Scope } from '@forkd/host';
 import { buildImages, type Images, type Recipe } from '@forkd/images';
 import { ForkdError, parseTag } from '@forkd/protocol';
+import { whileAlive } from './alive.js';
+import { unlessAborted } from './cancel.js';
 import { sha256, sync } from './durable.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
@@ -26,17 +27,22 @@ export interface CreateOptions {
   /** A kernel of the user's own in place of Debian's. */
   kernel?: { path: string; modules?: string };
   onProgress?: Report;
-  signal?: AbortSignal;
+  signal?: AbortSignal | undefined;
 }
 
 /** Boots a VM from a recipe, warms it, and saves it under a tag. Nothing is left of an attempt that fails. */
-export async function createSnapshot(parts: Parts, options: CreateOptions): Promise<SnapshotMeta> {
+export async function createSnapshot(
+  parts: Parts,
+  options: CreateOptions & { signal: AbortSignal },
+): Promise<SnapshotMeta> {
   const { data, engine } = parts;
-  const { recipe, onProgress: report = () => {}, signal = new AbortController().signal } = options;
+  const { recipe, onProgress: report = () => {}, signal } = options;
   const tag = parseTag(options.tag);
   const target = `${data.snapshots}/${tag}`;
   if (await stat(target).catch(() => undefined)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
 
+  // First, because what an engine lacks shows at once, and images may take minutes.
+  const accel = await unlessAborted(signal, engine.accel(options.accel ?? 'auto'));
   report({ step: 'images' });
   const images = await buildImages(recipe, {
     store: data.images,
@@ -45,13 +51,15 @@ export async function createSnapshot(parts: Parts, options: CreateOptions): Prom
     onProgress: report,
     signal,
   });
-  const accel = await engine.accel(options.accel ?? 'auto');
   const machine = { vcpus: recipe.vcpus, memoryMib: recipe.memory_mib, accel };
 
   await checkSpace(data.own, machine.memoryMib);
   await using scope = new Scope();
   const draft = `${data.own}/snapshot-${tag}`;
-  await mkdir(draft);
+  await mkdir(draft).catch((cause: NodeJS.ErrnoException) => {
+    if (cause.code !== 'EEXIST') throw cause;
+    throw new ForkdError('state_conflict', `snapshot ${tag} is being created already`, { cause });
+  });
   scope.add(() => rm(draft, { recursive: true, force: true }));
   await lay(images, draft, parts.helper);
   report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}` });
@@ -72,8 +80,9 @@ export async function createSnapshot(parts: Parts, options: CreateOptions): Prom
     language: recipe.warmup.kernel ?? null,
     rehearsal: recipe.ready.eval ?? null,
     env: recipe.env,
-    hashes: { ...images.hashes, ...(await hashed(draft)) },
+    hashes: { ...images.hashes, ...(await hashed(draft, signal)) },
   };
+  signal.throwIfAborted();
   await publish(draft, target, meta);
   return meta;
 }
@@ -137,16 +146,21 @@ async function warmParent(
   );
   const guest = connectGuest(await vm.channel());
   scope.add(() => guest.close());
-  const protocol = await whileAlive(vm, firstAnswer(guest, vm, signal));
-  await whileAlive(vm, warmUp(guest, recipe, report, signal));
-  await whileAlive(vm, untilReady(guest, recipe, report, signal));
-  await whileAlive(vm, guest.settle({ signal }));
+  const protocol = await whileAlive(vm, 'while it booted', firstAnswer(guest, vm, signal));
+  await whileAlive(vm, 'during its warm-up', warmUp(guest, recipe, report, signal));
+  await whileAlive(vm, 'before it was ready', untilReady(guest, recipe, report, signal));
+  await whileAlive(vm, 'while it settled', settle(guest, vm, signal));
+  await whileAlive(vm, 'while it was saved', vm.save(files.state));
+  return protocol;
+}
+
+/** Brings the guest to rest and stops it. */
+async function settle(guest: GuestClient, vm: Vm, signal: AbortSignal): Promise<void> {
+  await guest.settle({ signal });
   // The channel is closed before the save: a child then wakes up waiting for its first connection.
   guest.close();
-  await untilQuiet(vm.pid);
+  await untilQuiet(vm.pid, signal);
   await vm.pause();
-  await vm.save(files.state);
-  return protocol;
 }
 
 async function firstAnswer(guest: GuestClient, vm: Vm, signal: AbortSignal): Promise<number> {
@@ -160,20 +174,10 @@ async function firstAnswer(guest: GuestClient, vm: Vm, signal: AbortSignal): Pro
   }
 }
 
-/** A guest that dies answers nothing: what the VMM said last is the better error. */
-async function whileAlive<T>(vm: Vm, step: Promise<T>): Promise<T> {
-  const died = vm.exited.then((exit) => {
-    if (exit.signal === constants.signals.SIGBUS)
-      throw new ForkdError('disk_full', 'the disk filled up under the memory of the VM');
-    throw new ForkdError('vmm_exited', `the VM ended while it was being prepared\n${exit.lastWords}`.trimEnd());
-  });
-  return Promise.race([step, died]);
-}
-
-async function hashed(draft: string): Promise<{ memory: string; state: string; upper: string }> {
+async function hashed(draft: string, signal: AbortSignal): Promise<{ memory: string; state: string }> {
   const files = snapshotFiles(draft);
-  const [memory, state, upper] = await Promise.all([sha256(files.memory), sha256(files.state), sha256(files.upper)]);
-  return { memory, state, upper };
+  const [memory, state] = await Promise.all([sha256(files.memory, signal), sha256(files.state, signal)]);
+  return { memory, state };
 }
 
 /** From here on the snapshot exists, whole, even if the host crashes; before, it does not. */
@@ -184,6 +188,7 @@ async function publish(draft: string, target: string, meta: SnapshotMeta): Promi
   try {
     await rename(draft, target);
   } catch (cause) {
+    if (!['ENOTEMPTY', 'EEXIST'].includes((cause as NodeJS.ErrnoException).code ?? '')) throw cause;
     throw new ForkdError('tag_exists', `snapshot ${meta.tag} exists already`, { cause });
   }
   await sync(`${target}/..`);

@@ -2,19 +2,22 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { mkdir, rm } from 'node:fs/promises';
 import { resolve } from 'node:path';
 
+/** Controllers this process has opened so far. */
+let opened = 0;
+
 /**
  * Where everything lives:
  *
  *     images/     kernels, initramfs and root disks, by content
  *     snapshots/  one directory per tag
- *     run/OWNER/  what one running program has open: a directory per VM, snapshots being written
+ *     run/OWNER/  what one running controller has open: a directory per VM, snapshots being written
  *     probe/      remembered answers about this host
  */
 export class DataDirectory {
   readonly images: string;
   readonly snapshots: string;
   readonly probe: string;
-  /** Belongs to this process alone, and goes with it. */
+  /** Belongs to one controller of this process alone, and goes with it. */
   readonly own: string;
   readonly #run: string;
 
@@ -24,7 +27,7 @@ export class DataDirectory {
     this.snapshots = `${path}/snapshots`;
     this.probe = `${path}/probe`;
     this.#run = `${path}/run`;
-    this.own = `${this.#run}/${process.pid}-${startTime(process.pid)}`;
+    this.own = `${this.#run}/${process.pid}-${startTime(process.pid)}-${opened++}`;
   }
 
   /** Makes the directories, and removes what programs that are no longer alive have left. */

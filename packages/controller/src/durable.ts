@@ -13,8 +13,8 @@ export async function sync(path: string): Promise<void> {
   }
 }
 
-export async function sha256(path: string): Promise<string> {
+export async function sha256(path: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
-  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash);
+  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash, { signal });
   return hash.digest('hex');
 }

@@ -1,5 +1,6 @@
 export { Controller, type SpawnOptions, type SpawnResult } from './controller.js';
 export type { CreateOptions } from './create-snapshot.js';
+export { type Leaks, leaks, NO_LEAKS } from './leaks.js';
 export type { Progress, Report } from './progress.js';
 export { Sandbox, type Timeline } from './sandbox.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';

@@ -7,11 +7,12 @@ const IDLE = 0.1;
 const PATIENCE_MS = 3_000;
 
 /** Waits until the guest has nothing left to do, so that a snapshot does not make every child finish the parent's chores. */
-export async function untilQuiet(pid: number): Promise<void> {
+export async function untilQuiet(pid: number, signal: AbortSignal): Promise<void> {
   for (const deadline = Date.now() + PATIENCE_MS; Date.now() < deadline; ) {
     const before = cpuMs(pid);
     const start = performance.now();
     await new Promise((resolve) => setTimeout(resolve, WINDOW_MS));
+    signal.throwIfAborted();
     if (cpuMs(pid) - before < IDLE * (performance.now() - start)) return;
   }
 }

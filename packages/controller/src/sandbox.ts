@@ -2,6 +2,7 @@ import type { Vm, VmExit } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { ForkdError, newSandboxId } from '@forkd/protocol';
+import { whileAlive } from './alive.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
 import type { SnapshotMeta } from './snapshot.js';
@@ -33,6 +34,8 @@ export interface Timeline {
 /** One running VM, child of a snapshot. `guest` is how to use it. */
 export class Sandbox implements AsyncDisposable {
   readonly exited: Promise<VmExit>;
+  /** Unix time in seconds. */
+  readonly createdAt = Math.floor(Date.now() / 1000);
   #scope: Scope;
 
   /** Restores a child and makes it its own: no sandbox exists before its guest has acknowledged who it is. */
@@ -50,10 +53,7 @@ export class Sandbox implements AsyncDisposable {
     scope.add(() => guest.close());
     const identity = identityOf(id, snapshot, index, count, birth.env);
     const acknowledged = guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal });
-    const died = vm.exited.then((exit) => {
-      throw new ForkdError('vmm_exited', `the VM ended before it was ready\n${exit.lastWords}`.trimEnd());
-    });
-    await Promise.race([acknowledged, died]);
+    await whileAlive(vm, 'before it was ready', acknowledged);
     const timeline = { started, restored, ready: performance.now() };
     return new Sandbox(id, snapshot, vm, guest, timeline, scope.release());
   }
@@ -69,7 +69,10 @@ export class Sandbox implements AsyncDisposable {
     this.#scope = scope;
     this.exited = vm.exited;
     // A VM that ends by itself leaves nothing behind either.
-    void vm.exited.then(() => scope.close());
+    void vm.exited.then(({ lastWords }) => {
+      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${id} has ended\n${lastWords}`.trimEnd()));
+      return scope.close();
+    });
   }
 
   async kill(): Promise<void> {

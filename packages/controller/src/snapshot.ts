@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { readFile, stat } from 'node:fs/promises';
 import type { Engine } from '@forkd/engine';
 import { ForkdError, Tag } from '@forkd/protocol';
 import { z } from 'zod';
@@ -33,7 +33,6 @@ export const SnapshotMeta = z.object({
     base: z.string(),
     memory: z.string(),
     state: z.string(),
-    upper: z.string(),
   }),
 });
 export type SnapshotMeta = z.infer<typeof SnapshotMeta>;
@@ -59,6 +58,19 @@ export async function readSnapshot(snapshots: string, tag: string): Promise<Snap
   throw new ForkdError('host_unfit', `snapshot ${tag} was written by another version of forkd`, {
     hint: 'Create it again from its recipe.',
   });
+}
+
+/** QEMU would make a memory file that is missing, and its guest would never answer: so files are looked at first. */
+export async function checkFiles(snapshots: string, meta: SnapshotMeta): Promise<void> {
+  const { memory, state, base, upper } = snapshotFiles(`${snapshots}/${meta.tag}`);
+  for (const file of [memory, state, base, upper]) {
+    const size = (await stat(file).catch(() => undefined))?.size ?? 0;
+    const whole = file === memory ? size === meta.machine.memoryMib * (1 << 20) : size > 0;
+    if (!whole)
+      throw new ForkdError('host_unfit', `snapshot ${meta.tag} is damaged: ${file} is missing or cut short`, {
+        hint: 'Remove the snapshot and create it again from its recipe.',
+      });
+  }
 }
 
 /** A saved machine continues only on what it was saved on: anything else is refused by naming the field that differs. */

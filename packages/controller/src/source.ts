@@ -6,6 +6,8 @@ import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
 export interface Source {
   /** The writable disk that belongs to the memory children start with; each is given a clone of it before it starts. */
   readonly upper: string;
+  /** The VM that children are forked from. */
+  readonly vm?: Vm;
   /** Starts a child in a directory that holds its clone of `upper`, under the same name. */
   start(placement: ForkPlacement): Promise<Vm>;
 }

@@ -1,3 +1,4 @@
+import { unlessAborted } from './cancel.js';
 import type { Parts } from './parts.js';
 import type { SnapshotMeta } from './snapshot.js';
 import { type Source, savedSource } from './source.js';
@@ -8,32 +9,36 @@ const WORTH_A_ZYGOTE = 3;
 
 /** Chooses where children come from, and keeps the zygotes. */
 export class Sources {
-  readonly #zygotes = new Map<string, Promise<Zygote | undefined>>();
+  readonly #zygotes = new Map<string, { ready: Promise<Zygote | undefined>; stop: AbortController }>();
 
   constructor(private readonly parts: Parts) {}
 
-  async for(snapshot: SnapshotMeta, children: number): Promise<Source> {
+  async for(snapshot: SnapshotMeta, children: number, signal: AbortSignal): Promise<Source> {
     const worth = children >= WORTH_A_ZYGOTE || this.#zygotes.has(snapshot.tag);
-    return (worth ? await this.prepare(snapshot) : undefined) ?? savedSource(this.parts, snapshot);
+    // A zygote only makes children faster: where none can be had, they show by themselves what is wrong.
+    const zygote = worth ? this.prepare(snapshot).catch(() => undefined) : undefined;
+    return (await unlessAborted(signal, Promise.resolve(zygote))) ?? savedSource(this.parts, snapshot);
   }
 
+  /** Shared by all who ask at the same time; ends early only when it is dropped. */
   prepare(snapshot: SnapshotMeta): Promise<Zygote | undefined> {
     const { tag } = snapshot;
-    let zygote = this.#zygotes.get(tag);
-    if (!zygote) {
-      zygote = Zygote.prepare(this.parts, snapshot);
-      this.#zygotes.set(tag, zygote);
-      // One that failed or died is made again by the next spawn.
-      const forget = (): boolean => this.#zygotes.get(tag) === zygote && this.#zygotes.delete(tag);
-      zygote.then((made) => made?.exited.then(forget), forget);
-    }
-    return zygote;
+    const known = this.#zygotes.get(tag);
+    if (known) return known.ready;
+    const stop = new AbortController();
+    const zygote = { ready: Zygote.prepare(this.parts, snapshot, stop.signal), stop };
+    this.#zygotes.set(tag, zygote);
+    // One that failed or died is made again by the next spawn.
+    const forget = (): boolean => this.#zygotes.get(tag) === zygote && this.#zygotes.delete(tag);
+    zygote.ready.then((made) => made?.exited.then(forget), forget);
+    return zygote.ready;
   }
 
   async drop(tag: string): Promise<void> {
     const zygote = this.#zygotes.get(tag);
     this.#zygotes.delete(tag);
-    await (await zygote?.catch(() => undefined))?.[Symbol.asyncDispose]();
+    zygote?.stop.abort();
+    await (await zygote?.ready.catch(() => undefined))?.[Symbol.asyncDispose]();
   }
 
   async close(): Promise<void> {

@@ -1,4 +1,4 @@
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { QemuEngine } from '@forkd/engine-qemu';
@@ -6,7 +6,7 @@ import { HostHelper } from '@forkd/host';
 import { loadRecipe, type Recipe } from '@forkd/images';
 import { afterAll, expect } from 'vitest';
 import { Controller } from './controller.js';
-import { leaks } from './leaks.js';
+import { leaks, NO_LEAKS } from './leaks.js';
 
 const REPOSITORY = new URL('../../..', import.meta.url).pathname;
 /** Built once per checkout, used by every test and by the demo. */
@@ -18,7 +18,7 @@ export function dataDirectory(): string {
   mkdirSync(IMAGES, { recursive: true });
   symlinkSync(IMAGES, `${root}/images`);
   afterAll(() => {
-    expect(leaks(root)).toEqual({ processes: [], mounts: [], run: [] });
+    expect(leaks(root)).toEqual(NO_LEAKS);
     rmSync(root, { recursive: true, force: true });
   });
   return root;
@@ -43,4 +43,23 @@ export function recipe(name = 'python-numpy', changes: Partial<Recipe> = {}): Pr
 /** Names of what the controller has open for VMs at this moment. */
 export function running(controller: Controller): string[] {
   return readdirSync(controller.data.own).filter((name) => !name.startsWith('zygote-'));
+}
+
+/** A guest without a language kernel: it is up in a few seconds. */
+export function plainRecipe(changes: Partial<Recipe> = {}): Promise<Recipe> {
+  const limits = { timeout_secs: 60 };
+  return recipe('python-numpy', { memory_mib: 128, disk_mib: 64, warmup: limits, ready: limits, ...changes });
+}
+
+/** Everything the helper of a controller has running. */
+export function vmms({ helper }: { helper: HostHelper }): number[] {
+  const children = readFileSync(`/proc/${helper.pid}/task/${helper.pid}/children`, 'utf8');
+  return children.split(' ').filter(Boolean).map(Number);
+}
+
+export async function until(condition: () => boolean, withinMs: number): Promise<void> {
+  for (const deadline = Date.now() + withinMs; !condition(); ) {
+    if (Date.now() > deadline) throw new Error(`not within ${withinMs} ms: ${condition}`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
 }

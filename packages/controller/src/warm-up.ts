@@ -7,6 +7,8 @@ import type { Report } from './progress.js';
 /** How often a guest that is not ready yet is asked again. */
 const RETRY_MS = 100;
 
+const NO_ANSWER = 'its check did not end';
+
 /** Does what the recipe says to the running guest; throws `warmup_failed` with the guest's own output. */
 export async function warmUp(guest: GuestClient, recipe: Recipe, report: Report, signal: AbortSignal): Promise<void> {
   const { kernel, code, command, timeout_secs } = recipe.warmup;
@@ -24,7 +26,8 @@ export async function warmUp(guest: GuestClient, recipe: Recipe, report: Report,
     report({ step: 'warm-up', detail: firstLine(command) });
     const done = await guest.exec({ command, env: recipe.env, ...limits });
     if (done.timedOut) throw failed('command', `it did not end within ${timeout_secs} s`, done.stderr);
-    if (done.exitCode !== 0) throw failed('command', `exit code ${done.exitCode ?? done.signal}`, done.stderr);
+    if (done.signal) throw failed('command', `ended by ${done.signal}`, done.stderr);
+    if (done.exitCode !== 0) throw failed('command', `exit code ${done.exitCode}`, done.stderr);
   }
 }
 
@@ -37,9 +40,12 @@ export async function untilReady(
 ): Promise<void> {
   const deadline = Date.now() + recipe.ready.timeout_secs * 1000;
   report({ step: 'ready', detail: 'asking the guest' });
-  for (;;) {
-    const missing = await notReady(guest, recipe, deadline - Date.now(), signal);
-    if (missing === undefined) return;
+  for (let missing = ''; ; ) {
+    // Zero would mean no limit.
+    const answer = await notReady(guest, recipe, Math.max(1, deadline - Date.now()), signal);
+    if (answer === undefined) return;
+    // The last time is cut short: then the answer before it says more.
+    if (missing === '' || answer !== NO_ANSWER) missing = answer;
     if (Date.now() + RETRY_MS > deadline)
       throw new ForkdError('timeout', `the guest was not ready within ${recipe.ready.timeout_secs} s: ${missing}`, {
         hint: 'Raise ready.timeout_secs in the recipe, or see why its check does not pass.',
@@ -63,8 +69,9 @@ async function notReady(
       if (error) return `${error.name}: ${error.value}`;
     }
     if (ready.command) {
-      const { exitCode, stderr } = await guest.exec({ command: ready.command, ...limits });
-      if (exitCode !== 0) return `the command ended with ${exitCode}: ${stderr.toString().slice(-500)}`;
+      const { exitCode, signal: killed, timedOut, stderr } = await guest.exec({ command: ready.command, ...limits });
+      if (timedOut) return NO_ANSWER;
+      if (exitCode !== 0) return `the command ended with ${exitCode ?? killed} ${stderr.slice(-500)}`.trimEnd();
     }
     if (ready.port) {
       const stream = await guest.connect(ready.port, limits);
@@ -76,7 +83,7 @@ async function notReady(
   } catch (thrown) {
     const error = asForkdError(thrown);
     if (error.code !== 'guest_error' && error.code !== 'timeout') throw error;
-    return error.message;
+    return error.code === 'timeout' ? NO_ANSWER : error.message;
   }
 }
 

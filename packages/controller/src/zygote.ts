@@ -2,6 +2,7 @@ import { mkdir, rm } from 'node:fs/promises';
 import type { ForkPlacement, Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
+import { blaming, whileAlive } from './alive.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
 import { untilQuiet } from './quiet.js';
@@ -16,37 +17,31 @@ const REHEARSALS = 2;
  * identity, an eval. Children forked from it share its memory and the emulator's translation of all that code.
  */
 export class Zygote implements Source, AsyncDisposable {
-  readonly #fork: NonNullable<Vm['fork']>;
   readonly #scope: Scope;
 
   /** `undefined` where VMs cannot be forked: by the engine's own word, or because a trial fork failed. */
-  static async prepare(parts: Parts, snapshot: SnapshotMeta): Promise<Zygote | undefined> {
+  static async prepare(parts: Parts, snapshot: SnapshotMeta, signal: AbortSignal): Promise<Zygote | undefined> {
     await using scope = new Scope();
     const saved = savedSource(parts, snapshot);
     const directory = `${parts.data.own}/zygote-${snapshot.tag}`;
     await placeFor(parts, saved, directory, scope);
     const vm = scope.own(await saved.start({ directory, tied: true }));
     if (!vm.fork) return undefined;
-    for (let time = 0; time < REHEARSALS; time++) {
-      await withGuest(vm, (guest) => rehearse(guest, snapshot));
-      await untilQuiet(vm.pid);
-    }
-    // Last, because it also marks the seeds that the rehearsals have left in the guest's generators as stale.
-    await withGuest(vm, (guest) => guest.settle());
-    await untilQuiet(vm.pid);
+    await whileAlive(vm, 'in rehearsal', rehearseAll(vm, snapshot, signal));
     await vm.pause();
     const zygote = new Zygote(vm, `${directory}/upper.img`, scope.release());
-    if (await zygote.#canFork(parts)) return zygote;
+    const forks = await zygote.#canFork(parts, signal);
+    if (forks && !signal.aborted) return zygote;
     await zygote[Symbol.asyncDispose]();
+    signal.throwIfAborted();
     return undefined;
   }
 
   private constructor(
-    vm: Vm,
+    readonly vm: Vm,
     readonly upper: string,
     scope: Scope,
   ) {
-    this.#fork = vm.fork!;
     this.#scope = scope;
     this.exited = vm.exited.then(() => this[Symbol.asyncDispose]());
   }
@@ -55,7 +50,7 @@ export class Zygote implements Source, AsyncDisposable {
   readonly exited: Promise<void>;
 
   start(placement: ForkPlacement): Promise<Vm> {
-    return this.#fork(placement);
+    return this.vm.fork!(placement);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -63,7 +58,7 @@ export class Zygote implements Source, AsyncDisposable {
   }
 
   /** Forking leans on how the emulator and its C library are built; only doing it once shows that it works here. */
-  async #canFork(parts: Parts): Promise<boolean> {
+  async #canFork(parts: Parts, signal: AbortSignal): Promise<boolean> {
     await using scope = new Scope();
     const directory = `${this.upper}-trial`;
     await placeFor(parts, this, directory, scope);
@@ -71,7 +66,7 @@ export class Zygote implements Source, AsyncDisposable {
       const trial = scope.own(await this.start({ directory, tied: true }));
       const guest = connectGuest(await trial.channel());
       scope.add(() => guest.close());
-      await guest.health();
+      await whileAlive(trial, 'on trial', guest.health({ signal }));
       return true;
     } catch {
       return false;
@@ -83,13 +78,24 @@ export class Zygote implements Source, AsyncDisposable {
 export async function placeFor({ helper }: Parts, source: Source, directory: string, scope: Scope): Promise<void> {
   await mkdir(directory);
   scope.add(() => rm(directory, { recursive: true, force: true }));
-  await helper.cloneFile(source.upper, `${directory}/upper.img`);
+  const cloned = helper.cloneFile(source.upper, `${directory}/upper.img`);
+  await (source.vm ? blaming(source.vm, 'while children were forked from it', cloned) : cloned);
 }
 
-async function rehearse(guest: GuestClient, snapshot: SnapshotMeta): Promise<void> {
-  await guest.identity(identityOf('zygote', snapshot, 0, 1, {}));
+async function rehearseAll(vm: Vm, snapshot: SnapshotMeta, signal: AbortSignal): Promise<void> {
+  for (let time = 0; time < REHEARSALS; time++) {
+    await withGuest(vm, (guest) => rehearse(guest, snapshot, signal));
+    await untilQuiet(vm.pid, signal);
+  }
+  // Last, because it also marks the seeds that the rehearsals have left in the guest's generators as stale.
+  await withGuest(vm, (guest) => guest.settle({ signal }));
+  await untilQuiet(vm.pid, signal);
+}
+
+async function rehearse(guest: GuestClient, snapshot: SnapshotMeta, signal: AbortSignal): Promise<void> {
+  await guest.identity(identityOf('zygote', snapshot, 0, 1, {}), { signal });
   if (!snapshot.language || !snapshot.rehearsal) return;
-  const line = { language: snapshot.language, code: snapshot.rehearsal };
+  const line = { language: snapshot.language, code: snapshot.rehearsal, signal };
   for (let time = 0; time < REHEARSALS; time++) await guest.eval(line);
 }
 

@@ -18,6 +18,19 @@ export class ConsoleLog {
     socket.on('data', (chunk) => this.#keep(chunk));
   }
 
+  /** Settles when everything that was printed has been read, or with the patience of whoever waits. */
+  async drained(withinMs: number): Promise<void> {
+    const socket = this.#socket;
+    if (!socket || socket.closed) return;
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, withinMs);
+      socket.once('close', () => {
+        clearTimeout(timer);
+        resolve();
+      });
+    });
+  }
+
   text(): string {
     if (!this.#ring) return '';
     const at = this.#written % KEEP_BYTES;

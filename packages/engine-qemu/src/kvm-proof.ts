@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto';
-import { access, constants, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
-import { tmpdir } from 'node:os';
-import type { AccelReport, BootSpec, Vm } from '@forkd/engine';
+import { access, constants, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from 'node:fs/promises';
+import { constants as os, tmpdir } from 'node:os';
+import type { AccelReport, BootSpec, Vm, VmExit } from '@forkd/engine';
 import { asForkdError } from '@forkd/protocol';
 import { z } from 'zod';
 
@@ -32,6 +32,7 @@ export async function proveKvm(options: Proof): Promise<AccelReport> {
   const known = file && (await readFile(file, 'utf8').catch(() => undefined));
   if (known) return Remembered.parse(JSON.parse(known));
   const report = await runGuest(options);
+  if (!report) return { usable: false, reason: 'the guest that should have tried KVM was killed' };
   if (file) {
     await mkdir(options.cache!, { recursive: true });
     await writeFile(file, JSON.stringify(report));
@@ -41,17 +42,21 @@ export async function proveKvm(options: Proof): Promise<AccelReport> {
 
 async function hostKey({ version, proof }: Proof): Promise<string> {
   const boot = await readFile('/proc/sys/kernel/random/boot_id', 'utf8');
-  return createHash('sha256').update(`${boot}${version}${proof.kernel}`).digest('hex').slice(0, 16);
+  // The same kernel may be reached through several data directories.
+  const kernel = await realpath(proof.kernel);
+  return createHash('sha256').update(`${boot}${version}${kernel}`).digest('hex').slice(0, 16);
 }
 
-async function runGuest({ proof, boot }: Proof): Promise<AccelReport> {
+/** `undefined` when somebody ended it early: then it has shown nothing that is worth remembering. */
+async function runGuest({ proof, boot }: Proof): Promise<AccelReport | undefined> {
   const directory = await mkdtemp(`${tmpdir()}/forkd-kvm-`);
   let vm: Vm | undefined;
   try {
     const machine = { vcpus: 1, memoryMib: 256, accel: 'kvm' as const };
     vm = await boot({ ...proof, machine, disks: [], directory, tied: true, memory: `${directory}/memory.img` });
-    const started = await firstLine(vm);
-    return started
+    const outcome = await firstLine(vm);
+    if (outcome === 'killed') return undefined;
+    return outcome === 'seen'
       ? { usable: true, reason: 'a guest ran under KVM' }
       : { usable: false, reason: `/dev/kvm opens, but a guest did not reach its init within ${DEADLINE_MS} ms` };
   } catch (thrown) {
@@ -62,14 +67,14 @@ async function runGuest({ proof, boot }: Proof): Promise<AccelReport> {
   }
 }
 
-async function firstLine(vm: Vm): Promise<boolean> {
-  let ended = false;
-  void vm.exited.then(() => {
-    ended = true;
+async function firstLine(vm: Vm): Promise<'seen' | 'not seen' | 'killed'> {
+  let exit: VmExit | undefined;
+  void vm.exited.then((how) => {
+    exit = how;
   });
-  for (const deadline = Date.now() + DEADLINE_MS; Date.now() < deadline && !ended; ) {
-    if (vm.console().includes(FIRST_LINE_OF_INIT)) return true;
+  const seen = (): boolean => vm.console().includes(FIRST_LINE_OF_INIT);
+  for (const deadline = Date.now() + DEADLINE_MS; Date.now() < deadline && !exit && !seen(); )
     await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-  return vm.console().includes(FIRST_LINE_OF_INIT);
+  if (seen()) return 'seen';
+  return exit?.signal === os.signals.SIGKILL ? 'killed' : 'not seen';
 }

@@ -5,7 +5,7 @@ import type { HostHelper } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { bootArguments, restoreArguments } from './arguments.js';
 import { proveKvm } from './kvm-proof.js';
-import { QemuVm } from './vm.js';
+import { type Launch, QemuVm } from './vm.js';
 
 const OLDEST = [7, 2] as const;
 
@@ -51,17 +51,25 @@ export class QemuEngine implements Engine {
   async boot(spec: BootSpec): Promise<Vm> {
     checkSpec(spec);
     this.#tscKhz ??= this.#options.helper.measureTscKhz();
-    return this.#launch(spec, bootArguments(this.#binary, spec, await this.#tscKhz), []);
+    // Its memory is mapped from a file that all copies would write to.
+    return this.#launch(spec, bootArguments(this.#binary, spec, await this.#tscKhz), [], false);
   }
 
   async restore(spec: RestoreSpec): Promise<Vm> {
     checkSpec(spec);
-    return this.#launch(spec, restoreArguments(this.#binary, spec), [{ name: 'state', path: spec.state }]);
+    // KVM keeps the VM in the kernel, bound to the one process that made it.
+    const forkable = spec.machine.accel === 'tcg';
+    const state = { name: 'state', path: spec.state };
+    return this.#launch(spec, restoreArguments(this.#binary, spec), [state], forkable);
   }
 
-  #launch(spec: BootSpec | RestoreSpec, argv: string[], open: { name: string; path: string }[]): Promise<QemuVm> {
-    const { directory, tied, cgroups = [] } = spec;
-    return QemuVm.launch(this.#options.helper, { argv, accel: spec.machine.accel, directory, tied, cgroups, open });
+  #launch(
+    { directory, tied, cgroups = [] }: BootSpec | RestoreSpec,
+    argv: string[],
+    open: Launch['open'],
+    forkable: boolean,
+  ): Promise<QemuVm> {
+    return QemuVm.launch(this.#options.helper, { argv, forkable, directory, tied, cgroups, open });
   }
 
   async #probe(): Promise<ProbeReport> {

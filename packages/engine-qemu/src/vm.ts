@@ -1,6 +1,6 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Duplex } from 'node:stream';
-import type { Accel, ForkPlacement, Vm, VmExit } from '@forkd/engine';
+import type { ForkPlacement, Vm, VmExit } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { SOCKETS } from './arguments.js';
@@ -14,10 +14,14 @@ const RLIMITS = { nofile: 256, core: 0 };
 /** With this score a host short of memory ends a VM before it ends the daemon. */
 const OOM_SCORE_ADJ = 500;
 
-const LAST_WORDS = 2_000;
+/** The report of a kernel that panics begins with why, and is about half as long. */
+const LAST_WORDS = 6_000;
+/** The exit of a VMM may be known before the last of its console has been read. */
+const LAST_WORDS_MS = 200;
 
 export interface Launch {
-  accel: Accel;
+  /** Whether its memory and its state are all in the process, so that the process can be copied. */
+  forkable: boolean;
   argv: string[];
   directory: string;
   tied: boolean;
@@ -34,22 +38,23 @@ export class QemuVm implements Vm {
   #qmp: Promise<Qmp> | undefined;
 
   static async launch(helper: HostHelper, launch: Launch): Promise<QemuVm> {
-    const { directory, accel: _, ...what } = launch;
-    const process = await helper.spawn({
+    const { directory, forkable: _, ...what } = launch;
+    const started = await helper.spawn({
       ...what,
-      env: { PATH: '/usr/bin:/bin' },
+      // The helper looks the program up in this PATH: the same one in which the engine was probed.
+      env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
       log: `${directory}/vmm.log`,
       listen: SOCKETS.map((name) => ({ name, path: `${directory}/${name}.sock` })),
       rlimits: RLIMITS,
       oomScoreAdj: OOM_SCORE_ADJ,
     });
-    return QemuVm.#of(helper, process, launch);
+    return QemuVm.#of(helper, started, launch);
   }
 
   static async #of(
     helper: HostHelper,
     process: HostProcess,
-    place: Pick<Launch, 'directory' | 'accel'>,
+    place: Pick<Launch, 'directory' | 'forkable'>,
   ): Promise<QemuVm> {
     const vm = new QemuVm(helper, process, place);
     await vm.#console.follow(`${place.directory}/console.sock`).catch(() => {});
@@ -59,12 +64,11 @@ export class QemuVm implements Vm {
   private constructor(
     helper: HostHelper,
     process: HostProcess,
-    { directory, accel }: Pick<Launch, 'directory' | 'accel'>,
+    { directory, forkable }: Pick<Launch, 'directory' | 'forkable'>,
   ) {
     this.#process = process;
     this.#directory = directory;
-    // KVM keeps the VM in the kernel, bound to the one process that made it.
-    if (accel === 'tcg') this.fork = (placement) => this.#fork(helper, placement);
+    if (forkable) this.fork = (placement) => this.#fork(helper, placement);
     this.exited = process.exited.then(async (exit) => ({ ...exit, lastWords: await this.#lastWords() }));
   }
 
@@ -98,13 +102,16 @@ export class QemuVm implements Vm {
   }
 
   async stop(): Promise<void> {
-    await this.#process.kill('SIGKILL');
-    await this.#process.exited;
-    this.#console.close();
-    await this.#qmp?.then(
-      (qmp) => qmp.close(),
-      () => {},
-    );
+    try {
+      await this.#process.kill('SIGKILL');
+      await this.#process.exited;
+    } finally {
+      this.#console.close();
+      await this.#qmp?.then(
+        (qmp) => qmp.close(),
+        () => {},
+      );
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -112,9 +119,9 @@ export class QemuVm implements Vm {
   }
 
   async #fork(helper: HostHelper, { directory, tied, cgroups = [] }: ForkPlacement): Promise<QemuVm> {
-    await this.#control();
+    await this.#explained(this.#control());
     await writeFile(`${directory}/vmm.log`, '', { mode: 0o600 });
-    const process = await helper.forkVmm(this.#process, {
+    const forking = helper.forkVmm(this.#process, {
       from: this.#directory,
       to: directory,
       // The copy inherits an open control connection: the one order it finds there makes it run.
@@ -122,7 +129,7 @@ export class QemuVm implements Vm {
       tied,
       cgroups,
     });
-    return QemuVm.#of(helper, process, { directory, accel: 'tcg' });
+    return QemuVm.#of(helper, await this.#explained(forking), { directory, forkable: true });
   }
 
   /** Connected on first use: most children live and die without a single control command. */
@@ -137,21 +144,27 @@ export class QemuVm implements Vm {
 
   /** A call that cannot end because the VMM is gone fails with what the VMM said last. */
   #alive<T>(call: Promise<T>): Promise<T> {
-    const gone = this.exited.then((exit) => {
-      const how = exit.signal === null ? `with code ${exit.code}` : `by signal ${exit.signal}`;
-      throw new ForkdError('vmm_exited', `QEMU ended ${how}\n${exit.lastWords}`.trimEnd());
-    });
-    return Promise.race([
-      call.catch(async (error) => {
-        // The socket closes a moment before the helper reports the exit; prefer the exit, it says why.
-        await Promise.race([gone, new Promise((resolve) => setTimeout(resolve, 200))]);
-        throw error;
-      }),
-      gone,
-    ]);
+    return Promise.race([this.#explained(call), this.#gone()]);
+  }
+
+  /** The socket closes a moment before the helper reports the exit; prefer the exit, it says why. */
+  async #explained<T>(call: Promise<T>): Promise<T> {
+    try {
+      return await call;
+    } catch (error) {
+      await Promise.race([this.#gone(), new Promise((resolve) => setTimeout(resolve, 200))]);
+      throw error;
+    }
+  }
+
+  async #gone(): Promise<never> {
+    const exit = await this.exited;
+    const how = exit.signal === null ? `with code ${exit.code}` : `by signal ${exit.signal}`;
+    throw new ForkdError('vmm_exited', `QEMU ended ${how}\n${exit.lastWords}`.trimEnd());
   }
 
   async #lastWords(): Promise<string> {
+    await this.#console.drained(LAST_WORDS_MS);
     const log = await readFile(`${this.#directory}/vmm.log`, 'utf8').catch(() => '');
     return `${log.slice(-LAST_WORDS)}${this.#console.text().slice(-LAST_WORDS)}`.trim();
   }

@@ -1,10 +1,11 @@
 import { execFileSync } from 'node:child_process';
-import { existsSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { Accel, Engine, Machine, RestoreSpec, Vm } from './engine.js';
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { Accel, Disk, Engine, Vm } from './engine.js';
+import { forking } from './fork-contract.js';
 import { eventually, guestCounter } from './guest-counter.js';
+import { workshop } from './workshop.js';
 
 export interface ContractSubject {
   /** Called once per accelerator. */
@@ -38,59 +39,9 @@ export function engineContract(name: string, subject: ContractSubject): void {
   });
 }
 
-/** A directory and a list of VMs per test; afterwards nothing of them may be left. */
-function workshop(subject: ContractSubject, accel: Accel) {
-  const root = mkdtempSync(`${tmpdir()}/forkd-contract-`);
-  const engine = subject.engine();
-  const vms: Vm[] = [];
-  let next = 0;
-  afterEach(async () => {
-    await Promise.all(vms.map((vm) => vm.stop()));
-    for (const { pid } of vms) expect(existsSync(`/proc/${pid}`)).toBe(false);
-    vms.length = 0;
-  });
-  afterAll(() => rmSync(root, { recursive: true, force: true }));
-  const directory = (): string => {
-    const path = `${root}/${next++}`;
-    mkdirSync(path);
-    return path;
-  };
-  const own = async (starting: Promise<Vm>): Promise<Vm> => {
-    const vm = await starting;
-    vms.push(vm);
-    return vm;
-  };
-  const boot = (kernel: string, machine: Omit<Machine, 'accel'>, initramfs?: string, at = directory()) =>
-    own(
-      engine.boot({
-        machine: { ...machine, accel },
-        kernel,
-        ...(initramfs === undefined ? {} : { initramfs }),
-        disks: [],
-        directory: at,
-        tied: true,
-        memory: `${at}/memory.img`,
-      }),
-    );
-  const restore = (from: string, machine: Omit<Machine, 'accel'>, changes: Partial<RestoreSpec> = {}) =>
-    own(
-      engine.restore({
-        machine: { ...machine, accel },
-        disks: [],
-        directory: directory(),
-        tied: true,
-        memory: `${from}/memory.img`,
-        state: `${from}/device.state`,
-        running: true,
-        ...changes,
-      }),
-    );
-  return { root, engine, directory, boot, restore };
-}
-
 /** Needs no operating system, so it runs under any KVM; the counter shows from outside what the guest does. */
 function bareMetal(subject: ContractSubject, accel: Accel): void {
-  const shop = workshop(subject, accel);
+  const shop = workshop(subject.engine(), accel);
   const machine = { vcpus: 1, memoryMib: 64 };
   const payload = `${shop.root}/counter.elf`;
   beforeAll(() => {
@@ -103,8 +54,8 @@ function bareMetal(subject: ContractSubject, accel: Accel): void {
   };
 
   /** Boots, lets it count, saves; the count at the moment of the save. */
-  const saved = async (at: string): Promise<number> => {
-    const parent = await shop.boot(payload, machine, undefined, at);
+  const saved = async (at: string, disks: Disk[] = []): Promise<number> => {
+    const parent = await shop.boot(payload, machine, undefined, at, disks);
     await eventually(() => expect(guestCounter(parent.pid)).toBeGreaterThan(1000));
     await parent.pause();
     await parent.save(`${at}/device.state`);
@@ -134,7 +85,7 @@ function bareMetal(subject: ContractSubject, accel: Accel): void {
       shop.restore(at, machine),
     ]);
     await eventually(() => expect(guestCounter(running.pid)).toBeGreaterThan(count + 1000));
-    expect(guestCounter(still.pid)).toBe(count);
+    await eventually(() => expect(guestCounter(still.pid)).toBe(count));
     await still.resume();
     await eventually(() => expect(guestCounter(still.pid)).toBeGreaterThan(count));
     const late = await shop.restore(at, machine, { running: false });
@@ -159,10 +110,12 @@ function bareMetal(subject: ContractSubject, accel: Accel): void {
     expect(exit.code).not.toBe(0);
     expect(exit.lastWords).not.toBe('');
   });
+
+  describe('fork', () => forking(shop, accel, { machine, saved, needs }));
 }
 
 function linux(subject: ContractSubject, accel: Accel): void {
-  const shop = workshop(subject, accel);
+  const shop = workshop(subject.engine(), accel);
   const unusable = async (): Promise<string | undefined> => {
     const report = (await shop.engine.probe()).accels[accel];
     return report.usable ? undefined : report.reason;

@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream';
+import type { ForkdError } from '@forkd/protocol';
 import { z } from 'zod';
 import { type EvalOptions, type EvalResult, evaluate, type Language } from './eval.js';
 import type { CallOptions } from './exchange.js';
@@ -85,9 +86,9 @@ export class GuestClient {
     await this.#transport.call(request, {}, z.object({}), options);
   }
 
-  /** Drops the connection; calls under way end as cancelled. The guest goes on. */
-  close(): void {
-    this.#transport.close();
+  /** Drops the connection; calls under way and later ones end with `why`, by default as cancelled. The guest goes on. */
+  close(why?: ForkdError): void {
+    this.#transport.close(why);
   }
 }
 

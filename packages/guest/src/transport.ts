@@ -71,8 +71,8 @@ export class Transport {
     return parseReply(request.what, await exchange.collect(REPLY_LIMIT), schema);
   }
 
-  close(): void {
-    this.#end(new ForkdError('cancelled', 'the connection to the guest was closed by its owner'));
+  close(why = new ForkdError('cancelled', 'the connection to the guest was closed by its owner')): void {
+    this.#end(why);
   }
 
   /** With an error and a code, because replies that are cut off would look complete otherwise. */

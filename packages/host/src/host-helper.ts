@@ -52,6 +52,8 @@ export class HostHelper implements AsyncDisposable {
   #pending = new Map<number, Pending>();
   #exits = new Map<number, Deferred<ProcessExit>>();
   #text = '';
+  /** Why it no longer serves. */
+  #failure: ForkdError | undefined;
 
   static start(binary = nativeBinary('forkd-host-helper')): HostHelper {
     return new HostHelper(binary);
@@ -69,7 +71,11 @@ export class HostHelper implements AsyncDisposable {
         resolve();
       });
       this.#child.on('exit', () => {
-        this.#fail(new ForkdError('internal', 'the host helper ended'));
+        this.#fail(
+          new ForkdError('internal', 'the host helper ended', {
+            hint: 'Something outside of forkd ended it; see the kernel log of the host (out of memory?).',
+          }),
+        );
         resolve();
       });
     });
@@ -82,6 +88,11 @@ export class HostHelper implements AsyncDisposable {
   async spawn(spec: SpawnSpec): Promise<HostProcess> {
     const { oomScoreAdj, ...rest } = spec;
     return this.#process(await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null }, Spawned));
+  }
+
+  /** Takes hold of a process that an earlier helper started untied; throws `vmm_exited` if it is gone. */
+  async adopt(pid: number, startTime: number): Promise<HostProcess> {
+    return this.#process(await this.#call('adopt', { pid, start_time: startTime }, Spawned));
   }
 
   /** Makes a running copy of an emulator process that shares all its memory; the original is stopped for a few milliseconds. */
@@ -112,6 +123,7 @@ export class HostHelper implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#failure ??= new ForkdError('internal', 'the host helper was closed');
     this.#socket.end();
     await this.#ended;
   }
@@ -119,8 +131,8 @@ export class HostHelper implements AsyncDisposable {
   #call<T>(op: string, request: object, schema: z.ZodType<T>): Promise<T> {
     const id = this.#nextId++;
     return new Promise<T>((resolve, reject) => {
-      if (this.#child.exitCode !== null || this.#child.signalCode !== null || !this.#socket.writable) {
-        reject(new ForkdError('internal', 'the host helper is not running'));
+      if (this.#failure) {
+        reject(this.#failure);
         return;
       }
       this.#pending.set(id, {
@@ -138,7 +150,12 @@ export class HostHelper implements AsyncDisposable {
   #read(chunk: string): void {
     const lines = (this.#text + chunk).split('\n');
     this.#text = lines.pop() ?? '';
-    for (const line of lines) this.#take(HelperLine.parse(JSON.parse(line)));
+    try {
+      for (const line of lines) this.#take(HelperLine.parse(JSON.parse(line)));
+    } catch (cause) {
+      this.#fail(new ForkdError('internal', 'the host helper broke its protocol', { cause }));
+      this.#child.kill('SIGKILL');
+    }
   }
 
   #take(line: z.infer<typeof HelperLine>): void {
@@ -153,7 +170,8 @@ export class HostHelper implements AsyncDisposable {
   }
 
   #fail(error: ForkdError): void {
-    for (const pending of this.#pending.values()) pending.reject(error);
+    this.#failure ??= error;
+    for (const pending of this.#pending.values()) pending.reject(this.#failure);
     this.#pending.clear();
     // Tied processes have died with the helper; nobody is left to say how.
     for (const exit of this.#exits.values()) exit.resolve({ code: null, signal: constants.signals.SIGKILL });

@@ -12,6 +12,15 @@ interface ErrorRule {
 
 export const ERRORS = {
   invalid_request: { status: 400, retry: 'fix-request', hint: 'Correct the named field and try again.' },
+  unauthenticated: { status: 401, retry: 'fix-request', hint: 'Send the header "Authorization: Bearer TOKEN".' },
+  route_not_found: { status: 404, retry: 'fix-request', hint: 'The routes are listed in openapi.json.' },
+  method_not_allowed: { status: 405, retry: 'fix-request', hint: 'The header Allow names the methods of this path.' },
+  unsupported_media_type: {
+    status: 415,
+    retry: 'fix-request',
+    hint: 'Send JSON, with "Content-Type: application/json".',
+  },
+  not_implemented: { status: 501, retry: 'give-up', hint: 'This version of forkd does not have it yet.' },
   recipe_invalid: {
     status: 400,
     retry: 'fix-request',

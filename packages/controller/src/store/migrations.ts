@@ -1,0 +1,39 @@
+/** Applied in order, once each; the database remembers how many. Never change one that has been released: add another. */
+export const MIGRATIONS: readonly string[] = [
+  `
+  create table snapshots (
+    tag text primary key,
+    owner text not null,
+    status text not null,
+    created_at integer not null,
+    recipe text,
+    warning text
+  ) strict;
+  create table sandboxes (
+    id text primary key,
+    snapshot_tag text not null,
+    owner text not null,
+    state text not null,
+    pid integer,
+    start_time integer,
+    created_at integer not null,
+    expires_at integer,
+    ended_at integer,
+    exit_reason text,
+    metadata text not null,
+    memory_limit_mib integer,
+    vcpus integer not null,
+    memory_mib integer not null
+  ) strict;
+  create index sandboxes_by_state on sandboxes (state);
+  create table answers (
+    key text not null,
+    owner text not null,
+    request_hash text not null,
+    status integer,
+    body text,
+    created_at integer not null,
+    primary key (owner, key)
+  ) strict;
+  `,
+];

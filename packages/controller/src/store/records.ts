@@ -1,0 +1,45 @@
+import { SandboxId, SandboxState, SnapshotStatus, Tag } from '@forkd/protocol';
+import { z } from 'zod';
+
+const Json = z.string().transform((text) => JSON.parse(text) as unknown);
+
+/** A row of `sandboxes`; also how it is written. */
+export const SandboxRecord = z.object({
+  id: SandboxId,
+  snapshot_tag: Tag,
+  owner: z.string(),
+  state: SandboxState,
+  /** Both are null until the VMM exists; together they name it for ever. */
+  pid: z.number().int().nullable(),
+  start_time: z.number().int().nullable(),
+  created_at: z.number().int(),
+  expires_at: z.number().int().nullable(),
+  ended_at: z.number().int().nullable(),
+  exit_reason: z.string().nullable(),
+  metadata: Json.pipe(z.record(z.string(), z.string())),
+  memory_limit_mib: z.number().int().nullable(),
+  vcpus: z.number().int(),
+  memory_mib: z.number().int(),
+});
+export type SandboxRecord = z.infer<typeof SandboxRecord>;
+
+export const SnapshotRecord = z.object({
+  tag: Tag,
+  owner: z.string(),
+  status: SnapshotStatus,
+  created_at: z.number().int(),
+  recipe: z.string().nullable(),
+  warning: z.string().nullable(),
+});
+export type SnapshotRecord = z.infer<typeof SnapshotRecord>;
+
+/** What a request with an `Idempotency-Key` was answered, so that its repetition gets the same. */
+export const KeptAnswer = z.object({
+  key: z.string(),
+  owner: z.string(),
+  request_hash: z.string(),
+  status: z.number().int().nullable(),
+  body: z.string().nullable(),
+  created_at: z.number().int(),
+});
+export type KeptAnswer = z.infer<typeof KeptAnswer>;

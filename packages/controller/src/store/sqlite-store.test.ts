@@ -1,0 +1,160 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { newSandboxId, type SandboxState } from '@forkd/protocol';
+import Database from 'libsql';
+import { afterAll, describe, expect, it } from 'vitest';
+import type { SandboxRecord } from './records.js';
+import { SqliteStore } from './sqlite-store.js';
+import { SANDBOX_MOVES } from './states.js';
+
+const root = mkdtempSync(`${tmpdir()}/forkd-store-`);
+afterAll(() => rmSync(root, { recursive: true }));
+let files = 0;
+const file = (): string => `${root}/${files++}.db`;
+
+function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
+  return {
+    id: newSandboxId(),
+    snapshot_tag: 'base',
+    owner: 'ann',
+    state: 'starting',
+    pid: null,
+    start_time: null,
+    created_at: 1000,
+    expires_at: null,
+    ended_at: null,
+    exit_reason: null,
+    metadata: {},
+    memory_limit_mib: null,
+    vcpus: 1,
+    memory_mib: 256,
+    ...changes,
+  };
+}
+
+describe('sandboxes', () => {
+  it('what was written is there when the file is opened again', () => {
+    const path = file();
+    const first = new SqliteStore(path);
+    const record = sandbox({ metadata: { job: '7', 'a.b/c': 'x"y' } });
+    first.addSandboxes([record]);
+    first.moveSandbox(record.id, 'running', { pid: 42, start_time: 7 });
+    first.close();
+    const second = new SqliteStore(path);
+    expect(second.sandbox(record.id)).toEqual({ ...record, state: 'running', pid: 42, start_time: 7 });
+    second.close();
+  });
+
+  it('only moves of the table are made, and a refusal names the state', () => {
+    const store = new SqliteStore(':memory:');
+    const states = Object.keys(SANDBOX_MOVES) as SandboxState[];
+    for (const from of states)
+      for (const to of states) {
+        const record = sandbox({ state: from });
+        store.addSandboxes([record]);
+        if (SANDBOX_MOVES[from].includes(to)) expect(store.moveSandbox(record.id, to).state).toBe(to);
+        else
+          expect(() => store.moveSandbox(record.id, to)).toThrowError(
+            expect.objectContaining({ code: 'state_conflict', message: expect.stringContaining(from) }),
+          );
+      }
+    expect(() => store.moveSandbox(newSandboxId(), 'running')).toThrowError(
+      expect.objectContaining({ code: 'sandbox_not_found' }),
+    );
+  });
+
+  it('listings are filtered, newest first, and paged without gaps or repeats', () => {
+    const store = new SqliteStore(':memory:');
+    const records = Array.from({ length: 25 }, (_, index) =>
+      sandbox({
+        created_at: 1000 + Math.floor(index / 3),
+        owner: index % 2 ? 'ann' : 'bob',
+        metadata: { n: `${index % 5}` },
+      }),
+    );
+    store.addSandboxes(records);
+    const seen: string[] = [];
+    for (let after: string | undefined; ; after = seen.at(-1)) {
+      const page = store.sandboxes({ after, limit: 4 });
+      seen.push(...page.map(({ id }) => id));
+      if (page.length < 4) break;
+    }
+    expect(seen).toEqual(store.sandboxes().map(({ id }) => id));
+    expect(new Set(seen).size).toBe(25);
+    expect(store.sandboxes({ owner: 'ann' }).length).toBe(12);
+    expect(store.sandboxes({ metadata: { n: '3' } }).length).toBe(5);
+    expect(store.sandboxes({ states: ['running'] })).toEqual([]);
+  });
+
+  it('the ended are forgotten in time, the living never', () => {
+    const store = new SqliteStore(':memory:');
+    store.addSandboxes([
+      sandbox({ state: 'exited', ended_at: 10 }),
+      sandbox({ state: 'exited', ended_at: 90 }),
+      sandbox(),
+    ]);
+    store.forgetSandboxes(50);
+    expect(store.sandboxes().length).toBe(2);
+  });
+
+  it('a thousand of them are listed in a moment', () => {
+    const store = new SqliteStore(':memory:');
+    store.addSandboxes(Array.from({ length: 1000 }, () => sandbox()));
+    expect(store.sandboxes().length).toBe(1000);
+  });
+});
+
+describe('snapshots', () => {
+  const snapshot = {
+    tag: 'base',
+    owner: 'ann',
+    status: 'writing',
+    created_at: 1,
+    recipe: null,
+    warning: null,
+  } as const;
+
+  it('a tag has one writer', () => {
+    const store = new SqliteStore(':memory:');
+    store.addSnapshot(snapshot);
+    expect(() => store.addSnapshot(snapshot)).toThrowError(expect.objectContaining({ code: 'tag_exists' }));
+    expect(store.moveSnapshot('base', 'ready').status).toBe('ready');
+    expect(() => store.moveSnapshot('base', 'ready')).toThrowError(expect.objectContaining({ code: 'state_conflict' }));
+    store.removeSnapshot('base');
+    expect(store.snapshots()).toEqual([]);
+  });
+});
+
+describe('answers kept for repeated requests', () => {
+  it('belong to one owner each', () => {
+    const store = new SqliteStore(':memory:');
+    const answer = { key: 'k', owner: 'ann', request_hash: 'h', status: null, body: null, created_at: 1 };
+    expect(store.keepAnswer(answer).fresh).toBe(true);
+    store.completeAnswer('k', 'ann', 201, '[]');
+    expect(store.keepAnswer(answer)).toMatchObject({ fresh: false, answer: { status: 201, body: '[]' } });
+    expect(store.keepAnswer({ ...answer, owner: 'bob' }).fresh).toBe(true);
+  });
+});
+
+describe('a file that cannot be trusted', () => {
+  it('is refused with the way out, and left as it is', () => {
+    const path = file();
+    writeFileSync(path, 'this is not a database, but somebody may still want it'.repeat(100));
+    const before = readFileSync(path);
+    expect(() => new SqliteStore(path)).toThrowError(
+      expect.objectContaining({ code: 'host_unfit', hint: expect.stringContaining('Move') }),
+    );
+    expect(readFileSync(path)).toEqual(before);
+  });
+
+  it('is refused when a newer version wrote it', () => {
+    const path = file();
+    new SqliteStore(path).close();
+    const database = new Database(path);
+    database.pragma('user_version = 999');
+    database.close();
+    expect(() => new SqliteStore(path)).toThrowError(
+      expect.objectContaining({ message: expect.stringContaining('newer') }),
+    );
+  });
+});

@@ -1,0 +1,189 @@
+import { ForkdError, type SandboxState, type SnapshotStatus } from '@forkd/protocol';
+import Database from 'libsql';
+import type { z } from 'zod';
+import { MIGRATIONS } from './migrations.js';
+import { KeptAnswer, SandboxRecord, SnapshotRecord } from './records.js';
+import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
+import type { SandboxFilter, Store } from './store.js';
+
+/** A listing never returns more than this at once. */
+const MAX_ROWS = 10_000;
+
+/** The store in one SQLite file; `:memory:` for programs that keep nothing. */
+export class SqliteStore implements Store {
+  readonly #database: Database.Database;
+
+  constructor(file: string) {
+    this.#database = open(file);
+  }
+
+  addSandboxes(records: SandboxRecord[]): void {
+    this.#database.transaction(() => {
+      for (const record of records) this.#insert('sandboxes', record);
+    })();
+  }
+
+  moveSandbox(id: string, to: SandboxState, changes: Partial<SandboxRecord> = {}): SandboxRecord {
+    const from = comingFrom(SANDBOX_MOVES, to);
+    if (this.#update('sandboxes', 'id', id, { ...changes, state: to }, 'state', from)) return this.#known(id);
+    const { state } = this.#known(id);
+    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, { details: { state, allowed_from: from } });
+  }
+
+  changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord {
+    this.#update('sandboxes', 'id', id, changes);
+    return this.#known(id);
+  }
+
+  sandbox(id: string): SandboxRecord | undefined {
+    return this.#rows(SandboxRecord, 'select * from sandboxes where id = ?', [id])[0];
+  }
+
+  sandboxes({ owner, states, snapshotTag, metadata = {}, after, limit }: SandboxFilter = {}): SandboxRecord[] {
+    const where: string[] = [];
+    const values: unknown[] = [];
+    const and = (condition: string, ...more: unknown[]): void => {
+      where.push(condition);
+      values.push(...more);
+    };
+    if (owner !== undefined) and('owner = ?', owner);
+    if (states) and(`state in (${states.map(() => '?').join()})`, ...states);
+    if (snapshotTag !== undefined) and('snapshot_tag = ?', snapshotTag);
+    for (const [key, value] of Object.entries(metadata)) and(`json_extract(metadata, ?) = ?`, `$."${key}"`, value);
+    if (after !== undefined) and('(created_at, id) < (select created_at, id from sandboxes where id = ?)', after);
+    const filter = where.length > 0 ? `where ${where.join(' and ')}` : '';
+    const rows = `select * from sandboxes ${filter} order by created_at desc, id desc limit ?`;
+    return this.#rows(SandboxRecord, rows, [...values, limit ?? MAX_ROWS]);
+  }
+
+  forgetSandboxes(endedBefore: number): void {
+    this.#run("delete from sandboxes where state = 'exited' and ended_at < ?", [endedBefore]);
+  }
+
+  addSnapshot(record: SnapshotRecord): void {
+    try {
+      this.#insert('snapshots', record);
+    } catch (cause) {
+      throw new ForkdError('tag_exists', `snapshot ${record.tag} exists already`, { cause });
+    }
+  }
+
+  moveSnapshot(tag: string, to: SnapshotStatus, changes: Partial<SnapshotRecord> = {}): SnapshotRecord {
+    const from = comingFrom(SNAPSHOT_MOVES, to);
+    const moved = this.#update('snapshots', 'tag', tag, { ...changes, status: to }, 'status', from);
+    const record = this.snapshot(tag);
+    if (!record) throw new ForkdError('snapshot_not_found', `there is no snapshot ${tag}`);
+    if (moved) return record;
+    throw new ForkdError('state_conflict', `snapshot ${tag} is ${record.status}`, {
+      details: { state: record.status },
+    });
+  }
+
+  snapshot(tag: string): SnapshotRecord | undefined {
+    return this.#rows(SnapshotRecord, 'select * from snapshots where tag = ?', [tag])[0];
+  }
+
+  snapshots(): SnapshotRecord[] {
+    return this.#rows(SnapshotRecord, 'select * from snapshots order by created_at, tag', []);
+  }
+
+  removeSnapshot(tag: string): void {
+    this.#run('delete from snapshots where tag = ?', [tag]);
+  }
+
+  keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer } {
+    const known = 'select * from answers where owner = ? and key = ?';
+    const [kept] = this.#rows(KeptAnswer, known, [answer.owner, answer.key]);
+    if (kept) return { fresh: false, answer: kept };
+    this.#insert('answers', answer);
+    return { fresh: true, answer };
+  }
+
+  completeAnswer(key: string, owner: string, status: number, body: string): void {
+    this.#run('update answers set status = ?, body = ? where owner = ? and key = ?', [status, body, owner, key]);
+  }
+
+  dropAnswer(key: string, owner: string): void {
+    this.#run('delete from answers where owner = ? and key = ?', [owner, key]);
+  }
+
+  forgetAnswers(before: number): void {
+    this.#run('delete from answers where created_at < ?', [before]);
+  }
+
+  close(): void {
+    this.#database.close();
+  }
+
+  #known(id: string): SandboxRecord {
+    const record = this.sandbox(id);
+    if (!record) throw new ForkdError('sandbox_not_found', `there is no sandbox ${id}`);
+    return record;
+  }
+
+  #insert(table: string, record: object): void {
+    const names = Object.keys(record);
+    this.#run(`insert into ${table} (${names.join()}) values (${names.map(() => '?').join()})`, columns(record));
+  }
+
+  /** Column names are keys of our own records, never input. `true` if a row was changed. */
+  #update(
+    table: string,
+    key: string,
+    id: string,
+    changes: object,
+    guard?: string,
+    allowed: readonly string[] = [],
+  ): boolean {
+    const names = Object.keys(changes);
+    const guarded = guard ? ` and ${guard} in (${allowed.map(() => '?').join()})` : '';
+    const sql = `update ${table} set ${names.map((name) => `${name} = ?`).join()} where ${key} = ?${guarded}`;
+    return this.#run(sql, [...columns(changes), id, ...allowed]) > 0;
+  }
+
+  #run(sql: string, values: unknown[]): number {
+    return this.#database.prepare(sql).run(...values).changes;
+  }
+
+  #rows<S extends z.ZodType>(schema: S, sql: string, values: unknown[]): z.output<S>[] {
+    return (this.#database.prepare(sql).all(...values) as unknown[]).map((row) => schema.parse(row));
+  }
+}
+
+function columns(record: object): unknown[] {
+  return Object.values(record).map((value) =>
+    value !== null && typeof value === 'object' ? JSON.stringify(value) : value,
+  );
+}
+
+/** A database that is damaged, or newer than this program, is left as it is: what it says may still be wanted. */
+function open(file: string): Database.Database {
+  try {
+    const database = new Database(file);
+    database.pragma('journal_mode = WAL');
+    database.pragma('synchronous = FULL');
+    const [check] = database.pragma('quick_check') as { quick_check: string }[];
+    if (check?.quick_check !== 'ok') throw new Error(check?.quick_check ?? 'no answer to quick_check');
+    migrate(database);
+    return database;
+  } catch (cause) {
+    if (cause instanceof ForkdError) throw cause;
+    throw new ForkdError('host_unfit', `the database ${file} cannot be used: ${(cause as Error).message}`, {
+      cause,
+      hint: `Move ${file} (and its -wal and -shm) away and start again: snapshots are found on disk, sandboxes are lost.`,
+    });
+  }
+}
+
+function migrate(database: Database.Database): void {
+  const [row] = database.pragma('user_version') as { user_version: number }[];
+  const version = row?.user_version ?? 0;
+  if (version > MIGRATIONS.length)
+    throw new ForkdError('host_unfit', `the database was written by a newer forkd (schema ${version})`, {
+      hint: 'Start the newer version, or use another data directory.',
+    });
+  database.transaction(() => {
+    for (const migration of MIGRATIONS.slice(version)) database.exec(migration);
+    database.pragma(`user_version = ${MIGRATIONS.length}`);
+  })();
+}

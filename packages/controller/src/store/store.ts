@@ -1,0 +1,41 @@
+import type { SandboxState, SnapshotStatus } from '@forkd/protocol';
+import type { KeptAnswer, SandboxRecord, SnapshotRecord } from './records.js';
+
+export interface SandboxFilter {
+  owner?: string | undefined;
+  states?: readonly SandboxState[] | undefined;
+  snapshotTag?: string | undefined;
+  /** All of these labels must be there. */
+  metadata?: Record<string, string> | undefined;
+  /** Only those after this one, in the order of the listing. */
+  after?: string | undefined;
+  limit?: number | undefined;
+}
+
+/** What must survive the program. Each call is durable when it returns. */
+export interface Store {
+  addSandboxes(records: SandboxRecord[]): void;
+  /** Moves a sandbox to a state it can be reached in, else throws `state_conflict` naming the state it is in. */
+  moveSandbox(id: string, to: SandboxState, changes?: Partial<SandboxRecord>): SandboxRecord;
+  changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord;
+  sandbox(id: string): SandboxRecord | undefined;
+  /** Newest first. */
+  sandboxes(filter?: SandboxFilter): SandboxRecord[];
+  /** Forgets sandboxes that ended before the given time. */
+  forgetSandboxes(endedBefore: number): void;
+
+  /** Throws `tag_exists`, also while another writer has the tag. */
+  addSnapshot(record: SnapshotRecord): void;
+  moveSnapshot(tag: string, to: SnapshotStatus, changes?: Partial<SnapshotRecord>): SnapshotRecord;
+  snapshot(tag: string): SnapshotRecord | undefined;
+  snapshots(): SnapshotRecord[];
+  removeSnapshot(tag: string): void;
+
+  /** The answer kept under a key, after making an empty one if there is none. */
+  keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer };
+  completeAnswer(key: string, owner: string, status: number, body: string): void;
+  dropAnswer(key: string, owner: string): void;
+  forgetAnswers(before: number): void;
+
+  close(): void;
+}

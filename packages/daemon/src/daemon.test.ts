@@ -1,0 +1,200 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
+import { tmpdir } from 'node:os';
+import { resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { leaks, NO_LEAKS } from '@forkd/controller';
+import { ErrorBody, ROUTES, type Route, type SandboxInfo } from '@forkd/protocol';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+
+const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
+const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
+const MAIN = `${REPOSITORY}/packages/daemon/dist/main.js`;
+const TOKEN = 'a-token-that-is-long-enough';
+const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
+let daemon: ChildProcess;
+let url: string;
+
+beforeAll(async () => {
+  mkdirSync(IMAGES, { recursive: true });
+  symlinkSync(IMAGES, `${root}/images`);
+  writeFileSync(`${root}/token`, `${TOKEN}\n`);
+  const args = [MAIN, '--bind', '127.0.0.1:0', '--data', root, '--token-file', `${root}/token`];
+  daemon = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
+  url = await new Promise((found, failed) => {
+    daemon.once('exit', () => failed(new Error('the daemon ended')));
+    daemon.stdout!.on('data', (chunk: Buffer) => {
+      const address = /http:\/\/127\.0\.0\.1:\d+/.exec(chunk.toString());
+      if (address) found(address[0]);
+    });
+  });
+});
+
+afterAll(async () => {
+  const ended = new Promise((done) => daemon.once('exit', done));
+  daemon.kill('SIGTERM');
+  expect(await ended).toBe(0);
+  expect(leaks(root)).toEqual(NO_LEAKS);
+  rmSync(root, { recursive: true });
+});
+
+async function call(method: string, path: string, body?: unknown, headers: Record<string, string> = {}) {
+  const json = body === undefined ? {} : { 'content-type': 'application/json' };
+  const reply = await fetch(url + path, {
+    method,
+    headers: { authorization: `Bearer ${TOKEN}`, ...json, ...headers },
+    ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
+  });
+  const text = await reply.text();
+  const type = reply.headers.get('content-type') ?? '';
+  return { status: reply.status, headers: reply.headers, body: type.includes('json') ? JSON.parse(text) : text };
+}
+
+describe('without a VM', () => {
+  it('health needs no token, everything else does', async () => {
+    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+    for (const path of [
+      '/version',
+      '/metrics',
+      '/v1/snapshots',
+      '/nowhere',
+      '/healthz/x',
+      '/HEALTHZ',
+      '/healthz?x',
+      '/%68ealthz',
+    ]) {
+      const reply = await fetch(url + path);
+      expect([path, reply.status]).toEqual([path, 401]);
+      expect(ErrorBody.parse(await reply.json()).error).toBe('missing bearer token');
+    }
+    for (const wrong of ['Bearer wrong', `Bearer ${TOKEN}x`, `Bearer ${TOKEN.slice(1)}`]) {
+      const reply = await call('GET', '/version', undefined, { authorization: wrong });
+      expect([reply.status, reply.body.error]).toEqual([401, 'invalid bearer token']);
+    }
+    expect((await call('GET', '/version', undefined, { authorization: `bearer ${TOKEN}` })).status).toBe(401);
+  });
+
+  it('version and metrics are those of forkd', async () => {
+    expect((await call('GET', '/version')).body).toMatchObject({ api: 'v1' });
+    const { body } = await call('GET', '/metrics');
+    for (const name of [
+      'snapshots_total',
+      'sandboxes_active',
+      'branches_in_flight',
+      'branch_concurrency_cap',
+      'build_info',
+    ])
+      expect(body).toContain(`forkd_${name}`);
+  });
+
+  it.each([
+    ['bad JSON', 'POST', '/v1/sandboxes', '{"n":', 400, 'invalid_request'],
+    ['an empty body', 'POST', '/v1/sandboxes', '', 400, 'invalid_request'],
+    ['a wrong type', 'POST', '/v1/sandboxes', { snapshot_tag: 'x', n: '3' }, 400, 'invalid_request'],
+    ['an unknown field', 'POST', '/v1/sandboxes', { snapshot_tag: 'x', colour: 1 }, 400, 'invalid_request'],
+    ['a prototype', 'POST', '/v1/sandboxes', '{"__proto__":{"n":1},"snapshot_tag":"x"}', 400, 'invalid_request'],
+    ['a tag that climbs', 'POST', '/v1/sandboxes', { snapshot_tag: '../x' }, 400, 'invalid_request'],
+    ['an absent tag', 'POST', '/v1/sandboxes', { snapshot_tag: 'absent' }, 404, 'snapshot_not_found'],
+    ['an absent sandbox', 'GET', '/v1/sandboxes/sb-00000000000000000000', undefined, 404, 'sandbox_not_found'],
+    ['an id that is none', 'GET', '/v1/sandboxes/..%2f..%2fetc', undefined, 400, 'invalid_request'],
+    ['an unknown route', 'GET', '/v1/nothing', undefined, 404, 'route_not_found'],
+    ['a wrong method', 'DELETE', '/v1/snapshots', undefined, 405, 'method_not_allowed'],
+    ['an unknown recipe', 'POST', '/v1/snapshots', { tag: 'a', recipe: 'absent' }, 404, 'recipe_not_found'],
+    ['a branch', 'POST', '/v1/sandboxes/sb-00000000000000000000/branch', {}, 501, 'not_implemented'],
+    ['cascade and force', 'DELETE', '/v1/snapshots/a?cascade=true&force=true', undefined, 400, 'invalid_request'],
+  ])('%s is answered with the one error shape', async (_, method, path, body, status, code) => {
+    const reply = await call(method, path, body);
+    expect([reply.status, ErrorBody.parse(reply.body).code]).toEqual([status, code]);
+    expect(reply.body.hint).not.toBe('');
+    expect(JSON.stringify(reply.body)).not.toContain(root);
+  });
+
+  it('a body that is not JSON or far too large is refused as such', async () => {
+    const text = await call('POST', '/v1/sandboxes', 'x', { 'content-type': 'text/plain' });
+    expect([text.status, text.body.code]).toEqual([415, 'unsupported_media_type']);
+    const large = await call('POST', '/v1/sandboxes', JSON.stringify({ snapshot_tag: 'x'.repeat(17 << 20) }));
+    expect([large.status, large.body.code]).toEqual([413, 'too_large']);
+  });
+
+  it('bytes that are not HTTP do not hurt it', async () => {
+    const { port } = new URL(url);
+    await new Promise((done) =>
+      connect(Number(port), '127.0.0.1').on('close', done).on('error', done).resume().end('\0\u0001nonsense\r\n\r\n'),
+    );
+    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+  });
+
+  it('no route answers hostile input with a 500', async () => {
+    const hostile = [
+      '',
+      '{}',
+      '[]',
+      'null',
+      '"x"',
+      '1e999',
+      '{"n":-1}',
+      '{"tag":"\\u0000"}',
+      `{"tag":"${'x'.repeat(100_000)}"}`,
+    ];
+    for (const { method, path } of Object.values<Route>(ROUTES))
+      for (const segment of ['..', '%00', 'x'.repeat(2000), '%F0%9F%92%A9', "';--"])
+        for (const body of method === 'POST' ? hostile : [undefined]) {
+          const target = path.replace(/:[a-z]+/, segment);
+          const reply = await call(method, target, body);
+          expect([
+            method,
+            target.slice(0, 80),
+            body?.slice(0, 40),
+            reply.status < 500 || reply.status === 501,
+          ]).toContain(true);
+        }
+  });
+});
+
+describe('with VMs', () => {
+  it('a walk through the API: recipe, spawn, eval, exec, kill', async () => {
+    const created = await call('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' });
+    expect([created.status, created.body.status]).toEqual([201, 'ready']);
+    expect((await call('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(409);
+    expect((await call('GET', '/v1/snapshots/numpy/info')).body).toMatchObject({ memory_logical_bytes: 256 << 20 });
+
+    const spawned = await call('POST', '/v1/sandboxes', {
+      snapshot_tag: 'numpy',
+      n: 3,
+      per_child_netns: true,
+      env: { A: 'b' },
+    });
+    expect(spawned.status).toBe(201);
+    const ids = (spawned.body as SandboxInfo[]).map(({ id }) => id);
+    expect(new Set(ids).size).toBe(3);
+    expect((await call('GET', '/v1/sandboxes')).body.length).toBe(3);
+    expect((await call('DELETE', '/v1/snapshots/numpy')).status).toBe(409);
+
+    const path = `/v1/sandboxes/${ids[0]}`;
+    expect((await call('POST', `${path}/ping`)).body).toMatchObject({ pong: true });
+    expect((await call('POST', `${path}/eval`, { code: 'numpy.zeros(2).tolist()' })).body).toMatchObject({
+      result: '[0.0, 0.0]',
+      exit_code: 0,
+    });
+    const raised = (await call('POST', `${path}/eval`, { code: '1 / 0' })).body;
+    expect(raised.exit_code).toBe(1);
+    expect(raised.error).toContain('ZeroDivisionError');
+    const done = await call('POST', `${path}/exec`, { args: ['sh', '-c', 'echo $A; cat; exit 3'], stdin: 'in' });
+    expect(done.body).toMatchObject({ stdout: 'b\nin', exit_code: 3, timed_out: false });
+    const slow = await call('POST', `${path}/exec`, { args: ['sleep', '60'], timeout_secs: 1 });
+    expect(slow.body).toMatchObject({ exit_code: 124, timed_out: true });
+
+    const settled = await call('POST', '/v1/sandboxes?settle=true', { snapshot_tag: 'numpy', n: 2 });
+    expect(settled.body.results.length).toBe(2);
+    for (const { id } of (await call('GET', '/v1/sandboxes')).body)
+      expect((await call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
+    expect((await call('DELETE', path)).status).toBe(404);
+    expect((await call('DELETE', '/v1/snapshots/numpy')).status).toBe(204);
+  });
+
+  it('what it leaves running ends with it', async () => {
+    await call('POST', '/v1/snapshots', { tag: 'left', recipe: 'python-numpy' });
+    expect((await call('POST', '/v1/sandboxes', { snapshot_tag: 'left', n: 3 })).status).toBe(201);
+  });
+});

@@ -1,0 +1,49 @@
+import { ForkdError, type Route } from '@forkd/protocol';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import type { z } from 'zod';
+
+type Part<T> = T extends z.ZodType ? z.output<T> : undefined;
+
+/** What a handler gets: every part of the request has passed its schema. */
+export interface Input<R extends Route> {
+  params: Part<R['params']>;
+  query: Part<R['query']>;
+  body: Part<R['body']>;
+  request: FastifyRequest;
+  reply: FastifyReply;
+  /** Aborts when the client goes away, and when it has been answered. */
+  signal: AbortSignal;
+}
+
+/** Serves one row of the table of routes. */
+export function serveRoute<R extends Route>(
+  app: FastifyInstance,
+  route: R,
+  handle: (input: Input<R>) => unknown,
+): void {
+  app.route({
+    method: route.method,
+    url: route.path,
+    handler: async (request, reply) => {
+      const gone = new AbortController();
+      reply.raw.once('close', () => gone.abort());
+      return handle({
+        params: parsed('path', route.params, request.params),
+        query: parsed('query', route.query ?? undefined, request.query),
+        body: parsed('body', route.body, request.body),
+        request,
+        reply,
+        signal: gone.signal,
+      } as Input<R>);
+    },
+  });
+}
+
+function parsed(place: string, schema: z.ZodType | undefined, value: unknown): unknown {
+  if (!schema) return undefined;
+  const result = schema.safeParse(value ?? {});
+  if (result.success) return result.data;
+  const [issue] = result.error.issues;
+  const field = [place, ...(issue?.path ?? [])].map(String).join('.').slice(0, 200);
+  throw new ForkdError('invalid_request', `${field}: ${issue?.message ?? 'not valid'}`.slice(0, 500));
+}

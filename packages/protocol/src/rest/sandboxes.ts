@@ -1,0 +1,137 @@
+import { z } from 'zod';
+import { SandboxId, Tag } from '../ids.js';
+import { Environment, ErrorBody, Metadata, Page, text, UnixSeconds, whole } from './fields.js';
+
+export const SandboxState = z.enum(['starting', 'running', 'paused', 'stopping', 'exited']);
+export type SandboxState = z.infer<typeof SandboxState>;
+
+/** Where forkd's agent listened. It is the same in every guest and means nothing any more, but clients print it. */
+export const GUEST_ADDR = '10.42.0.2:8888';
+
+export const SpawnRequest = z.strictObject({
+  snapshot_tag: Tag,
+  n: whole(1, 1000).default(1),
+  /** Every child always has a namespace of its own; forkd's other switches need nothing special here either. */
+  per_child_netns: z.boolean().default(false),
+  prewarm: z.boolean().default(false),
+  live_fork: z.boolean().default(false),
+  hugepages: z.boolean().default(false),
+  memory_limit_mib: whole(16, 1 << 20).nullish(),
+  ttl_secs: whole(1, 31_536_000).optional(),
+  metadata: Metadata.default({}),
+  env: Environment.default({}),
+});
+export type SpawnRequest = z.infer<typeof SpawnRequest>;
+
+export const SandboxInfo = z.object({
+  id: SandboxId,
+  snapshot_tag: Tag,
+  netns: z.string().nullable(),
+  guest_addr: z.string(),
+  created_at_unix: UnixSeconds,
+  pid: z.number().int().nullable(),
+  memory_limit_mib: z.number().int().nullable(),
+  has_branched: z.boolean(),
+  last_branch_memory_path: z.string().nullable(),
+  branch_count: z.number().int(),
+  state: SandboxState,
+  owner: z.string().optional(),
+  metadata: z.record(z.string(), z.string()),
+  expires_at_unix: UnixSeconds.nullable(),
+  vcpus: z.number().int(),
+  memory_mib: z.number().int(),
+  /** Why it ended, while it is remembered. */
+  exit_reason: z.string().nullable(),
+});
+export type SandboxInfo = z.infer<typeof SandboxInfo>;
+
+/** One entry per child asked for, in order: some may fail while others are fine. */
+export const SpawnResults = z.object({
+  results: z.array(
+    z.union([z.object({ sandbox: SandboxInfo }), z.object({ error: ErrorBody.omit({ request_id: true }) })]),
+  ),
+});
+
+export const ListSandboxesQuery = z.strictObject({
+  ...Page,
+  state: SandboxState.optional(),
+  snapshot_tag: Tag.optional(),
+  /** `key=value`; several are joined by commas and all must hold. */
+  metadata: text(4096).optional(),
+});
+
+/** A day: longer work belongs into a process that is started and looked after. */
+const MAX_TIMEOUT_SECS = 86_400;
+
+const Argument = text(128 * 1024);
+
+export const ExecRequest = z.strictObject({
+  args: z.tuple([Argument], Argument).refine((args) => args.length <= 4096, 'more than 4096 arguments'),
+  timeout_secs: whole(1, MAX_TIMEOUT_SECS).default(30),
+  cwd: text(4096).optional(),
+  env: Environment.default({}),
+  user: text(64).optional(),
+  stdin: text(8 << 20).optional(),
+});
+export type ExecRequest = z.infer<typeof ExecRequest>;
+
+export const ExecResponse = z.object({
+  stdout: z.string(),
+  stderr: z.string(),
+  exit_code: z.number().int(),
+  signal: z.string().nullable(),
+  timed_out: z.boolean(),
+  truncated: z.boolean(),
+});
+export type ExecResponse = z.infer<typeof ExecResponse>;
+
+/** A line of a streamed exec (`application/x-ndjson`): output as base64 in the order it came, then one exit. */
+export const ExecEvent = z.union([
+  z.object({ type: z.enum(['stdout', 'stderr']), data: z.string() }),
+  z.object({
+    type: z.literal('exit'),
+    exit_code: z.number().int(),
+    signal: z.string().nullable(),
+    timed_out: z.boolean(),
+  }),
+  z.object({ type: z.literal('error'), error: z.string(), code: z.string() }),
+]);
+export type ExecEvent = z.infer<typeof ExecEvent>;
+
+export const EvalRequest = z.strictObject({
+  code: text(1 << 20),
+  /** The language the snapshot was warmed in, unless said otherwise. */
+  language: z.enum(['python', 'node']).optional(),
+  timeout_secs: whole(1, MAX_TIMEOUT_SECS).default(30),
+});
+export type EvalRequest = z.infer<typeof EvalRequest>;
+
+export const EvalResponse = z.object({
+  result: z.string().nullable(),
+  error: z.string().nullable(),
+  exit_code: z.number().int(),
+  stdout: z.string(),
+  stderr: z.string(),
+  mime: z.record(z.string(), z.unknown()),
+});
+export type EvalResponse = z.infer<typeof EvalResponse>;
+
+export const PingResponse = z.object({
+  pong: z.literal(true),
+  pid: z.number().int(),
+  agent_lang: z.string(),
+  warmup_ready: z.boolean(),
+  protocol: z.number().int(),
+  uptime_ms: z.number(),
+});
+export type PingResponse = z.infer<typeof PingResponse>;
+
+export const BranchRequest = z.strictObject({
+  tag: Tag.optional(),
+  mode: z.enum(['full', 'diff', 'live']).optional(),
+  diff: z.boolean().default(false),
+  live: z.boolean().default(false),
+  measure_diff: z.boolean().default(false),
+  wait: z.boolean().default(true),
+  parent_tag: Tag.optional(),
+});
