@@ -10,6 +10,7 @@ demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
 
 test: check ## everything CI runs
+	@scripts/setup tests
 	@scripts/test
 
 check: build

@@ -2,6 +2,7 @@ import { defineConfig } from 'vitest/config';
 
 export default defineConfig({
   test: {
+    globalSetup: './scripts/test-images.ts',
     include: ['packages/*/src/**/*.test.ts', 'bench/src/**/*.test.ts'],
     // Files share two cores and measure nothing, but a VM beside ten others misses deadlines that users would never see.
     fileParallelism: false,
