@@ -29,10 +29,28 @@ pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared) -> Result<Spawned, F
         return Err(Failure::io("fork the VMM", &Error::from_raw_os_error(libc::ESRCH)));
     }
     let mut page = prepared.get(&original).copied();
-    let (copy, threads) =
-        copy_process(request.pid, &mut page).map_err(|e| Failure::io("fork the VMM", &gone_or(request.pid, e)))?;
+    let (copy, threads) = copy_process(request.pid, &mut page).map_err(|e| {
+        kill_strays(request.pid);
+        Failure::io("fork the VMM", &gone_or(request.pid, e))
+    })?;
     let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
     finish(request, page, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
+}
+
+/// A VMM that is killed just as it forks takes the id of its copy with it. A child of ours that we trace, and that is not the
+/// original, can only be such a copy: it must not run.
+fn kill_strays(original: i32) {
+    let me = std::process::id();
+    let children = std::fs::read_to_string(format!("/proc/self/task/{me}/children")).unwrap_or_default();
+    for pid in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
+        if pid != original && process::tracer(pid) == Some(me) {
+            // SAFETY: our own child, not waited for yet, so the pid is its own.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+            }
+        }
+    }
 }
 
 /// Stops the VMM for as long as fork() takes; returns the copy, stopped, and how the original's threads stood.

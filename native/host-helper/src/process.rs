@@ -48,6 +48,11 @@ pub fn is_ours(pid: i32) -> bool {
     unsafe { libc::waitid(libc::P_PID, pid as u32, &mut info, options) == 0 }
 }
 
+pub fn tracer(pid: i32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok())
+}
+
 /// How a process ended; `None` while it lives. One that is not our child is only known to be gone.
 pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
     // SAFETY: the kernel fills the structure it is given.
