@@ -1,11 +1,11 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { snapshotFiles } from '@forkd/controller';
+import { cpuMs, snapshotFiles } from '@forkd/controller';
 import { fanOut } from './fan-out.js';
 import { floor } from './floor.js';
 import { peers } from './peers.js';
-import { cpuMs, memoryUse } from './process-memory.js';
+import { memoryUse } from './process-memory.js';
 import { endProgress, showProgress } from './progress-line.js';
 import { resultsDirectory } from './results.js';
 import { inSession, withParent } from './session.js';

@@ -1,5 +1,5 @@
 import { mkdir, rm } from 'node:fs/promises';
-import type { Source } from '@forkd/controller';
+import { inParallel, type Source } from '@forkd/controller';
 import type { Vm } from '@forkd/engine';
 import { connectGuest } from '@forkd/guest';
 import { memoryUse } from './process-memory.js';
@@ -30,15 +30,11 @@ export async function floor(
       await session.helper.cloneFile(source.upper, `${root}/${index}/upper.img`);
     }
     const start = performance.now();
-    let next = 0;
-    const worker = async (): Promise<void> => {
-      for (let index = next++; index < n; index = next++) {
-        const vm = await source.start({ directory: `${root}/${index}`, tied: true });
-        vms.push(vm);
-        await connectGuest(await vm.channel()).eval({ language: warmed.language, code: warmed.code });
-      }
-    };
-    await Promise.all(Array.from({ length: width }, worker));
+    await inParallel(n, width, async (index) => {
+      const vm = await source.start({ directory: `${root}/${index}`, tied: true });
+      vms.push(vm);
+      await connectGuest(await vm.channel()).eval({ language: warmed.language, code: warmed.code });
+    });
     const wallMs = performance.now() - start;
     return { wallMs, emulatorPrivateMib: mean(vms.map(({ pid }) => memoryUse(pid).emulatorPrivateMib)) };
   } finally {

@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
 import { mkdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { promisify } from 'node:util';
+import { inParallel } from '@forkd/controller';
 import { ForkdError } from '@forkd/protocol';
 
 const run = promisify(execFile);
@@ -77,11 +78,7 @@ async function measure(peer: Peer, root: string, bundle: string, n: number, widt
   };
   await one(n);
   const start = performance.now();
-  let next = 0;
-  const worker = async (): Promise<void> => {
-    for (let index = next++; index < n; index = next++) await one(index);
-  };
-  await Promise.all(Array.from({ length: width }, worker));
+  await inParallel(n, width, one);
   return performance.now() - start;
 }
 

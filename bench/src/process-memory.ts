@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 
 export interface MemoryUse {
   /** Proportional share of everything the process maps: shared pages are divided among those who share them. */
@@ -32,11 +32,4 @@ export function memoryUse(pid: number): MemoryUse {
     emulatorPrivateMib: use.emulatorPrivate / 1024,
     guestSharedMib: use.guestShared / 1024,
   };
-}
-
-/** CPU time a process has used, all its threads, dead ones included. */
-export function cpuMs(pid: number): number {
-  const threads = readdirSync(`/proc/${pid}/task`);
-  const living = threads.map((tid) => Number(readFileSync(`/proc/${pid}/task/${tid}/schedstat`, 'utf8').split(' ')[0]));
-  return living.reduce((sum, nanoseconds) => sum + nanoseconds, 0) / 1e6;
 }

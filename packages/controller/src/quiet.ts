@@ -17,8 +17,8 @@ export async function untilQuiet(pid: number, signal: AbortSignal): Promise<void
   }
 }
 
-/** CPU time the threads of a process have used so far; clock ticks would be too coarse for a window this short. */
-function cpuMs(pid: number): number {
+/** CPU time the living threads of a process have used so far; clock ticks would be too coarse for a window this short. */
+export function cpuMs(pid: number): number {
   const threads = readdirSync(`/proc/${pid}/task`);
   const nanoseconds = threads.map((tid) => readFileSync(`/proc/${pid}/task/${tid}/schedstat`, 'utf8').split(' ')[0]);
   return nanoseconds.reduce((sum, used) => sum + Number(used), 0) / 1e6;
