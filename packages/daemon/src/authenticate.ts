@@ -1,12 +1,17 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { ForkdError } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
+import { LOCAL } from './caller.js';
 
 /** Exactly these, byte for byte: no decoding, no folding of case, nothing below them. */
 const OPEN_PATHS = new Set(['/healthz', '/healthz/']);
 
 /** Every request but the health check must carry the token, also one for a path that does not exist. */
 export function authenticate(app: FastifyInstance, token: string | undefined): void {
+  app.decorateRequest('caller', null as never);
+  app.addHook('onRequest', async (request) => {
+    request.caller = LOCAL;
+  });
   if (token === undefined) return;
   const expected = digest(token);
   app.addHook('onRequest', async ({ raw, headers }) => {

@@ -13,6 +13,19 @@ interface ErrorRule {
 export const ERRORS = {
   invalid_request: { status: 400, retry: 'fix-request', hint: 'Correct the named field and try again.' },
   unauthenticated: { status: 401, retry: 'fix-request', hint: 'Send the header "Authorization: Bearer TOKEN".' },
+  forbidden: { status: 403, retry: 'fix-request', hint: 'Use a token with a role that may do this.' },
+  rate_limited: { status: 429, retry: 'retry', hint: 'Wait as long as the header Retry-After says.' },
+  overloaded: { status: 503, retry: 'retry', hint: 'Wait as long as the header Retry-After says, or raise the limit.' },
+  idempotency_conflict: {
+    status: 422,
+    retry: 'fix-request',
+    hint: 'This Idempotency-Key was used for another request: choose a new one.',
+  },
+  unreachable: {
+    status: 503,
+    retry: 'retry',
+    hint: 'Is the daemon running? Start it with `forkd serve`, and check FORKD_URL.',
+  },
   route_not_found: { status: 404, retry: 'fix-request', hint: 'The routes are listed in openapi.json.' },
   method_not_allowed: { status: 405, retry: 'fix-request', hint: 'The header Allow names the methods of this path.' },
   unsupported_media_type: {

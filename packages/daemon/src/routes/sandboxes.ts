@@ -15,7 +15,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
   serveRoute(app, ROUTES.getSandbox, ({ params }) => info(controller.sandbox(params.id)));
   serveRoute(app, ROUTES.spawn, async ({ body, query, reply }) => {
     const results = await controller.spawn({ tag: body.snapshot_tag, n: body.n, env: body.env });
-    if (query.settle === 'true') {
+    if (query.settle) {
       const settled = results.map((result) =>
         result.ok ? { sandbox: info(result.sandbox) } : { error: errorFields(result.error) },
       );

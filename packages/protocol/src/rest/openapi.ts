@@ -1,6 +1,6 @@
 import { z } from 'zod';
 import { ErrorBody } from './fields.js';
-import { ROUTES, type Route } from './routes.js';
+import { ROUTES, type Route, roleOf } from './routes.js';
 
 /** The API as an OpenAPI 3.1 document, made from the table of routes. */
 export function openapi(version: string): object {
@@ -22,10 +22,15 @@ export function openapi(version: string): object {
   };
 }
 
-function operation(operationId: string, { summary, params, query, body, replies }: Route): object {
-  const parameters = [...fields('path', params), ...fields('query', query)];
+function operation(operationId: string, route: Route): object {
+  const { summary, params, query, body, bodyType, replyType = 'application/json', replies } = route;
+  const parameters = [
+    ...fields('path', params),
+    ...fields('query', query),
+    ...(route.creates ? [IDEMPOTENCY_KEY] : []),
+  ];
   const answers = Object.entries(replies).map(([status, reply]) => {
-    const content = reply && { content: { 'application/json': { schema: schema(reply, 'output') } } };
+    const content = reply && { content: { [replyType]: { schema: schema(reply, 'output') } } };
     return [status, { description: summary, ...content }];
   });
   const failure = { description: 'Anything that went wrong', content: { 'application/json': { schema: ERROR } } };
@@ -33,12 +38,24 @@ function operation(operationId: string, { summary, params, query, body, replies 
     operationId,
     summary,
     ...(parameters.length > 0 && { parameters }),
+    ...(roleOf(route) === 'open' && { security: [] }),
+    'x-forkd-role': roleOf(route),
     ...(body && {
       requestBody: { required: true, content: { 'application/json': { schema: schema(body, 'input') } } },
     }),
+    ...(bodyType && { requestBody: { required: true, content: { [bodyType]: { schema: BYTES } } } }),
     responses: { ...Object.fromEntries(answers), default: failure },
   };
 }
+
+const BYTES = { type: 'string', format: 'binary' };
+
+const IDEMPOTENCY_KEY = {
+  name: 'Idempotency-Key',
+  in: 'header',
+  required: false,
+  schema: { type: 'string', minLength: 1, maxLength: 200 },
+};
 
 const ERROR = { $ref: '#/components/schemas/Error' };
 

@@ -1,28 +1,43 @@
 import { z } from 'zod';
-import { IdParams, TagParams } from './fields.js';
+import { EventsQuery, LineageNode } from './events.js';
+import { Flag, IdParams, TagParams } from './fields.js';
+import * as files from './files.js';
 import * as sandboxes from './sandboxes.js';
 import * as snapshots from './snapshots.js';
 import * as workspaces from './workspaces.js';
 
+/** Least first: who may do more may do everything that who may do less may do. `open` needs no token at all. */
+export const ROLES = ['open', 'read', 'user', 'admin'] as const;
+export type Role = Exclude<(typeof ROLES)[number], 'open'>;
+
 /** One route: what it takes and what it answers. The daemon serves this table, and `openapi.json` is made from it. */
 export interface Route {
-  method: 'GET' | 'POST' | 'DELETE';
+  method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   path: string;
   summary: string;
+  /** Who may call it. @default `read` for GET, else `user` */
+  role?: (typeof ROLES)[number];
   params?: z.ZodType;
   query?: z.ZodType;
   body?: z.ZodType;
+  /** Where the body is not JSON: it is streamed as it comes. */
+  bodyType?: 'application/octet-stream';
+  /** Where the answer is not JSON. `websocket`: the connection is upgraded. */
+  replyType?: 'text/plain' | 'text/html' | 'text/event-stream' | 'application/octet-stream' | 'websocket';
+  /** Creates something: a repetition with the same `Idempotency-Key` gets the first answer again. */
+  creates?: true;
   /** By status. Every status from 400 on is an `ErrorBody`. `null`: no body. */
   replies: Record<number, z.ZodType | null>;
 }
 
-const Wait = z.strictObject({ settle: z.enum(['true', 'false']).optional() });
+const SpawnQuery = z.strictObject({ settle: Flag.optional() });
 
 export const ROUTES = {
   health: {
     method: 'GET',
     path: '/healthz',
     summary: 'Whether the daemon is up; needs no token',
+    role: 'open',
     replies: { 200: z.object({ ok: z.literal(true) }) },
   },
   version: {
@@ -35,7 +50,41 @@ export const ROUTES = {
     method: 'GET',
     path: '/metrics',
     summary: 'Prometheus metrics',
+    replyType: 'text/plain',
     replies: { 200: z.string() },
+  },
+  openapi: {
+    method: 'GET',
+    path: '/openapi.json',
+    summary: 'This document',
+    replies: { 200: z.looseObject({ openapi: z.string() }) },
+  },
+  docs: {
+    method: 'GET',
+    path: '/docs',
+    summary: 'This document for people',
+    replyType: 'text/html',
+    replies: { 200: z.string() },
+  },
+  events: {
+    method: 'GET',
+    path: '/v1/events',
+    summary: 'What happens, as it happens (server-sent events); goes on after the header Last-Event-ID',
+    query: EventsQuery,
+    replyType: 'text/event-stream',
+    replies: { 200: z.string() },
+  },
+  lineage: {
+    method: 'GET',
+    path: '/v1/lineage',
+    summary: 'Who came from whom: snapshots, their sandboxes, and the snapshots branched from those',
+    replies: { 200: z.array(LineageNode) },
+  },
+  listRecipes: {
+    method: 'GET',
+    path: '/v1/recipes',
+    summary: 'What snapshots can be made from',
+    replies: { 200: z.array(snapshots.RecipeInfo) },
   },
   listSnapshots: {
     method: 'GET',
@@ -47,6 +96,7 @@ export const ROUTES = {
     method: 'POST',
     path: '/v1/snapshots',
     summary: 'Boot a VM from a recipe (or a kernel and a root disk), warm it and save it',
+    creates: true,
     body: snapshots.CreateSnapshot,
     replies: { 201: snapshots.SnapshotInfo, 202: snapshots.SnapshotInfo },
   },
@@ -76,6 +126,7 @@ export const ROUTES = {
     method: 'POST',
     path: '/v1/snapshots/:tag/compact',
     summary: 'Flatten a chain of snapshots into a new one',
+    creates: true,
     params: TagParams,
     body: snapshots.CompactSnapshot,
     replies: { 200: snapshots.SnapshotInfo },
@@ -91,7 +142,8 @@ export const ROUTES = {
     method: 'POST',
     path: '/v1/sandboxes',
     summary: 'Spawn n sandboxes from a snapshot; with ?settle=true each child is reported separately',
-    query: Wait,
+    creates: true,
+    query: SpawnQuery,
     body: sandboxes.SpawnRequest,
     replies: { 201: z.union([z.array(sandboxes.SandboxInfo), sandboxes.SpawnResults]) },
   },
@@ -102,12 +154,124 @@ export const ROUTES = {
     params: IdParams,
     replies: { 200: sandboxes.SandboxInfo },
   },
+  changeSandbox: {
+    method: 'PATCH',
+    path: '/v1/sandboxes/:id',
+    summary: 'Change the labels of a sandbox or when it ends',
+    params: IdParams,
+    body: sandboxes.ChangeSandbox,
+    replies: { 200: sandboxes.SandboxInfo },
+  },
   killSandbox: {
     method: 'DELETE',
     path: '/v1/sandboxes/:id',
     summary: 'End a sandbox',
     params: IdParams,
     replies: { 204: null },
+  },
+  pause: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/pause',
+    summary: 'Stop the CPUs of a sandbox; it keeps its memory',
+    params: IdParams,
+    replies: { 200: sandboxes.SandboxInfo },
+  },
+  resume: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/resume',
+    summary: 'Let a paused sandbox go on',
+    params: IdParams,
+    replies: { 200: sandboxes.SandboxInfo },
+  },
+  console: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/console',
+    summary: 'The most recent output of the serial console of a sandbox',
+    params: IdParams,
+    replyType: 'text/plain',
+    replies: { 200: z.string() },
+  },
+  pty: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/pty',
+    summary:
+      'A terminal over a WebSocket: binary frames are its bytes, text frames are JSON ({"type":"resize","cols","rows"} in, {"type":"exit","exit_code"} out)',
+    role: 'user',
+    params: IdParams,
+    query: sandboxes.PtyQuery,
+    replyType: 'websocket',
+    replies: { 101: null },
+  },
+  readFile: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'Download a file',
+    role: 'user',
+    params: IdParams,
+    query: files.FileQuery,
+    replyType: 'application/octet-stream',
+    replies: { 200: z.string() },
+  },
+  writeFile: {
+    method: 'PUT',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'Upload a file, making the folders above it; what was there is replaced',
+    params: IdParams,
+    query: files.FileQuery,
+    bodyType: 'application/octet-stream',
+    replies: { 204: null },
+  },
+  removeFile: {
+    method: 'DELETE',
+    path: '/v1/sandboxes/:id/files',
+    summary: 'Remove a file or a whole folder',
+    params: IdParams,
+    query: files.FileQuery,
+    replies: { 204: null },
+  },
+  statFile: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/stat',
+    summary: 'One file or folder',
+    role: 'user',
+    params: IdParams,
+    query: files.FileQuery,
+    replies: { 200: files.FileInfo },
+  },
+  listFiles: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/list',
+    summary: 'What is in a folder',
+    role: 'user',
+    params: IdParams,
+    query: files.ListFilesQuery,
+    replies: { 200: z.array(files.FileInfo) },
+  },
+  watchFiles: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/files/watch',
+    summary: 'Changes below a folder, as they happen (server-sent events; the first one is "start")',
+    role: 'user',
+    params: IdParams,
+    query: files.WatchFilesQuery,
+    replyType: 'text/event-stream',
+    replies: { 200: z.string() },
+  },
+  makeFolder: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/files/folder',
+    summary: 'Make a folder and those above it; 200 if it was there',
+    params: IdParams,
+    query: files.FileQuery,
+    replies: { 200: files.FileInfo, 201: files.FileInfo },
+  },
+  moveFile: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/files/move',
+    summary: 'Rename a file or folder',
+    params: IdParams,
+    body: files.MoveFile,
+    replies: { 200: files.FileInfo },
   },
   ping: {
     method: 'POST',
@@ -136,6 +300,7 @@ export const ROUTES = {
     method: 'POST',
     path: '/v1/sandboxes/:id/branch',
     summary: 'Save a running sandbox as a new snapshot',
+    creates: true,
     params: IdParams,
     body: sandboxes.BranchRequest,
     replies: { 201: snapshots.SnapshotInfo, 202: snapshots.SnapshotInfo },
@@ -150,6 +315,7 @@ export const ROUTES = {
     method: 'POST',
     path: '/v1/workspaces',
     summary: 'Create a named sandbox that can be suspended',
+    creates: true,
     body: workspaces.CreateWorkspace,
     replies: { 201: workspaces.WorkspaceInfo },
   },
@@ -185,3 +351,8 @@ export const ROUTES = {
 } as const satisfies Record<string, Route>;
 
 export type RouteName = keyof typeof ROUTES;
+
+/** Who may call a route. */
+export function roleOf({ role, method }: Route): (typeof ROLES)[number] {
+  return role ?? (method === 'GET' ? 'read' : 'user');
+}

@@ -52,6 +52,7 @@ export const SpawnResults = z.object({
   ),
 });
 
+/** Without `state`, what has not ended. */
 export const ListSandboxesQuery = z.strictObject({
   ...Page,
   state: SandboxState.optional(),
@@ -59,6 +60,40 @@ export const ListSandboxesQuery = z.strictObject({
   /** `key=value`; several are joined by commas and all must hold. */
   metadata: text(4096).optional(),
 });
+
+export const ChangeSandbox = z.strictObject({
+  /** From now on; `null`: it never ends by itself. */
+  ttl_secs: whole(1, 31_536_000).nullable().optional(),
+  /** Replaces all labels. */
+  metadata: Metadata.optional(),
+});
+export type ChangeSandbox = z.infer<typeof ChangeSandbox>;
+
+export const PtyQuery = z.strictObject({
+  cols: z.coerce.number().int().min(1).max(1000).default(80),
+  rows: z.coerce.number().int().min(1).max(1000).default(24),
+  /** A line for the shell; without it an interactive shell. */
+  command: text(64 * 1024).optional(),
+  cwd: text(4096).optional(),
+  user: text(64).optional(),
+  term: z
+    .string()
+    .regex(/^[A-Za-z0-9._+-]{1,64}$/, 'not the name of a terminal')
+    .default('xterm-256color'),
+});
+
+/** Text frames of a terminal. */
+export const PtyInput = z.strictObject({
+  type: z.literal('resize'),
+  cols: whole(1, 1000),
+  rows: whole(1, 1000),
+});
+export type PtyInput = z.infer<typeof PtyInput>;
+export const PtyOutput = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('exit'), exit_code: z.number().int(), signal: z.string().nullable() }),
+  z.object({ type: z.literal('error'), error: z.string(), code: z.string() }),
+]);
+export type PtyOutput = z.infer<typeof PtyOutput>;
 
 /** A day: longer work belongs into a process that is started and looked after. */
 const MAX_TIMEOUT_SECS = 86_400;

@@ -43,6 +43,15 @@ export const SnapshotInfoDetail = z.object({
 });
 export type SnapshotInfoDetail = z.infer<typeof SnapshotInfoDetail>;
 
+export const RecipeInfo = z.object({
+  name: Tag,
+  description: z.string(),
+  memory_mib: z.number().int(),
+  vcpus: z.number().int(),
+  language: z.string().nullable(),
+});
+export type RecipeInfo = z.infer<typeof RecipeInfo>;
+
 const HostPath = text(4096).regex(/^\//, 'an absolute path on the host');
 
 /** Either a recipe, or forkd's kernel and rootfs (paths on the host: for admins only). */
