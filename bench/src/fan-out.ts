@@ -34,7 +34,7 @@ export async function fanOut(
   const answers: Promise<void>[] = [];
   const failures: ForkdError[] = [];
   const onReady = (sandbox: Sandbox): void => {
-    const { started, restored, ready } = sandbox.timeline;
+    const { started, restored, ready } = sandbox.timeline!;
     const answer = sandbox.guest.eval({ language, code, signal }).then(({ result, error }) => {
       if (error || result === null)
         throw new ForkdError('guest_error', `${sandbox.id}: ${error?.value ?? 'no result'}`);

@@ -1,7 +1,8 @@
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import type { Controller, SpawnResult } from './controller.js';
+import type { Controller } from './controller.js';
 import type { Sandbox } from './sandbox.js';
+import type { SpawnResult } from './sandboxes.js';
 import { close, dataDirectory, openController, recipe, running } from './testing.js';
 
 const root = dataDirectory();

@@ -1,93 +1,99 @@
-import { readdir, rm } from 'node:fs/promises';
-import { availableParallelism } from 'node:os';
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
-import { asForkdError, ForkdError } from '@forkd/protocol';
-import { guarded, unlessAborted } from './cancel.js';
-import { type CreateOptions, createSnapshot } from './create-snapshot.js';
+import { claim } from './claim.js';
 import { DataDirectory } from './data-directory.js';
-import { inParallel } from './parallel.js';
+import { Events } from './events.js';
 import type { Parts } from './parts.js';
-import { Sandbox } from './sandbox.js';
-import { checkFiles, checkHost, readSnapshot, type SnapshotMeta } from './snapshot.js';
+import { recover } from './recovery.js';
+import type { Sandbox } from './sandbox.js';
+import { MAX_CHILDREN, Sandboxes, type SpawnOptions, type SpawnResult } from './sandboxes.js';
+import type { SnapshotMeta } from './snapshot.js';
+import { type BeginOptions, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
+import type { SandboxRecord, SnapshotRecord } from './store/records.js';
+import { SqliteStore } from './store/sqlite-store.js';
+import type { SandboxFilter, Store } from './store/store.js';
 
-/** As many as forkd's API ever allowed in one call. */
-const MAX_CHILDREN = 1000;
-
-export interface SpawnOptions {
-  tag: string;
-  n: number;
-  env?: Record<string, string>;
-  cgroups?: string[];
-  /** How many children are started at the same time. @default cores + 1 */
-  width?: number;
-  /** `false`: the VMs outlive this program. @default true */
-  tied?: boolean;
-  /** Called for each child as soon as it is ready, before the others are. */
-  onReady?: (sandbox: Sandbox, index: number) => void;
-  signal?: AbortSignal;
+export interface OpenOptions {
+  /** `true`: sandboxes outlive the program, and those of the program before are taken over. @default false */
+  lasting?: boolean;
+  /** Other places for parts of the data directory. */
+  snapshots?: string | undefined;
+  state?: string | undefined;
 }
 
-/** Children settle one by one: some may fail while others are fine. */
-export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
-
-/** Owns the snapshots of a data directory and the sandboxes it has started. Closing it ends them. */
+/** Owns the snapshots and sandboxes of a data directory. */
 export class Controller implements AsyncDisposable {
   readonly data: DataDirectory;
   readonly engine: Engine;
+  readonly events: Events;
+  readonly store: Store;
   readonly #parts: Parts;
   readonly #sources: Sources;
-  readonly #sandboxes = new Map<string, Sandbox>();
-  readonly #scope = new Scope();
+  readonly #snapshots: Snapshots;
+  readonly #sandboxes: Sandboxes;
+  readonly #scope: Scope;
 
-  static async open(directory: string, engine: Engine, helper: HostHelper): Promise<Controller> {
-    const controller = new Controller(new DataDirectory(directory), engine, helper);
-    await controller.data.open();
-    controller.#scope.add(() => controller.data.close());
+  static async open(
+    directory: string,
+    engine: Engine,
+    helper: HostHelper,
+    { lasting = false, ...places }: OpenOptions = {},
+  ): Promise<Controller> {
+    await using scope = new Scope();
+    const data = new DataDirectory(directory, lasting, places);
+    await data.open();
+    scope.add(() => data.close());
+    if (lasting) scope.add(await claim(data.own));
+    const store = new SqliteStore(lasting ? data.state : ':memory:');
+    scope.add(() => store.close());
+    const controller = new Controller({ data, engine, helper, store, events: new Events() }, scope.release());
+    await controller.#recover();
     return controller;
   }
 
-  private constructor(data: DataDirectory, engine: Engine, helper: HostHelper) {
-    this.data = data;
-    this.engine = engine;
-    this.#parts = { data, engine, helper };
-    this.#sources = new Sources(this.#parts);
+  private constructor(parts: Parts, scope: Scope) {
+    this.#parts = parts;
+    this.data = parts.data;
+    this.engine = parts.engine;
+    this.events = parts.events;
+    this.store = parts.store;
+    this.#sources = new Sources(parts);
+    this.#snapshots = new Snapshots(parts, this.#sources);
+    this.#sandboxes = new Sandboxes(parts, this.#snapshots, this.#sources);
+    this.#scope = scope;
+    scope.add(() => this.#sources.close());
+    scope.add(() => this.#snapshots.close());
+    scope.add(() => this.#sandboxes.close());
   }
 
-  async createSnapshot(options: CreateOptions): Promise<SnapshotMeta> {
-    const signal = options.signal ?? new AbortController().signal;
-    return guarded(signal, async () => {
-      const snapshot = await createSnapshot(this.#parts, { ...options, signal });
-      options.onProgress?.({ step: 'zygote', detail: 'rehearsing what every child does first' });
-      try {
-        await unlessAborted(signal, this.#sources.prepare(snapshot));
-      } catch (thrown) {
-        await this.#discard(snapshot.tag);
-        throw thrown;
-      }
-      return snapshot;
-    });
+  async createSnapshot(options: BeginOptions): Promise<SnapshotMeta> {
+    return this.#snapshots.begin(options).done;
   }
 
+  /** For those who do not wait: the tag is taken when this returns. */
+  beginSnapshot(options: BeginOptions): { record: SnapshotRecord; done: Promise<SnapshotMeta> } {
+    return this.#snapshots.begin(options);
+  }
+
+  /** One that children can be made of. */
   snapshot(tag: string): Promise<SnapshotMeta> {
-    return readSnapshot(this.data.snapshots, tag);
+    return this.#snapshots.ready(tag);
   }
 
-  async snapshots(): Promise<SnapshotMeta[]> {
-    const tags = await readdir(this.data.snapshots);
-    return Promise.all(tags.sort().map((tag) => this.snapshot(tag)));
+  /** One in whatever state. */
+  viewSnapshot(tag: string): Promise<SnapshotView> {
+    return this.#snapshots.get(tag);
+  }
+
+  snapshots(): Promise<SnapshotView[]> {
+    return this.#snapshots.list();
   }
 
   async removeSnapshot(tag: string): Promise<void> {
-    const { tag: known } = await this.snapshot(tag);
-    const users = [...this.#sandboxes.values()].filter((sandbox) => sandbox.snapshot.tag === known);
-    if (users.length > 0)
-      throw new ForkdError('state_conflict', `snapshot ${tag} is in use by ${users.length} running sandboxes`, {
-        hint: 'Kill them first.',
-      });
-    await this.#discard(known);
+    const users = this.sandboxes().filter(({ snapshot }) => snapshot.tag === tag);
+    await this.#snapshots.remove(tag, users.length);
   }
 
   /** The ways children of a snapshot can be started: the fastest there is, and from its files. */
@@ -99,53 +105,55 @@ export class Controller implements AsyncDisposable {
     };
   }
 
-  async spawn(options: SpawnOptions): Promise<SpawnResult[]> {
-    const { n, width = availableParallelism() + 1, env = {}, cgroups = [], tied = true } = options;
-    const signal = options.signal ?? new AbortController().signal;
-    if (!Number.isInteger(n) || n < 1 || n > MAX_CHILDREN)
-      throw new ForkdError('invalid_request', `n is 1 to ${MAX_CHILDREN}, not ${n}`);
-    const snapshot = await this.snapshot(options.tag);
-    const source = await guarded(signal, async () => {
-      await checkHost(snapshot, this.engine);
-      await checkFiles(this.data.snapshots, snapshot);
-      return this.#sources.for(snapshot, n, signal);
-    });
-    return inParallel(n, width, async (index): Promise<SpawnResult> => {
-      try {
-        const birth = { snapshot, source, index, count: n, env, tied, cgroups, signal };
-        const sandbox = this.#own(await guarded(signal, () => Sandbox.start(this.#parts, birth)));
-        options.onReady?.(sandbox, index);
-        return { ok: true, sandbox };
-      } catch (thrown) {
-        return { ok: false, error: asForkdError(thrown) };
-      }
-    });
+  spawn(options: SpawnOptions): Promise<SpawnResult[]> {
+    return this.#sandboxes.spawn(options);
   }
 
+  /** One that has not ended; 409 if it has, while it is remembered. */
   sandbox(id: string): Sandbox {
-    const sandbox = this.#sandboxes.get(id);
-    if (!sandbox) throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
-    return sandbox;
+    return this.#sandboxes.get(id);
+  }
+
+  /** One whose guest can be talked to. */
+  runningSandbox(id: string): Sandbox {
+    return this.#sandboxes.running(id);
   }
 
   sandboxes(): Sandbox[] {
-    return [...this.#sandboxes.values()];
+    return this.#sandboxes.all();
+  }
+
+  record(id: string): SandboxRecord {
+    return this.#sandboxes.record(id);
+  }
+
+  records(filter: SandboxFilter): SandboxRecord[] {
+    return this.store.sandboxes(filter);
+  }
+
+  kill(id: string): Promise<void> {
+    return this.#sandboxes.kill(id);
+  }
+
+  pause(id: string): Promise<SandboxRecord> {
+    return this.#sandboxes.pause(id);
+  }
+
+  resume(id: string): Promise<SandboxRecord> {
+    return this.#sandboxes.resume(id);
+  }
+
+  change(id: string, changes: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {
+    return this.#sandboxes.change(id, changes);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.sandboxes().map((sandbox) => sandbox.kill()));
-    await this.#sources.close();
     await this.#scope.close();
   }
 
-  async #discard(tag: string): Promise<void> {
-    await this.#sources.drop(tag);
-    await rm(`${this.data.snapshots}/${tag}`, { recursive: true, force: true });
-  }
-
-  #own(sandbox: Sandbox): Sandbox {
-    this.#sandboxes.set(sandbox.id, sandbox);
-    void sandbox.exited.then(() => this.#sandboxes.delete(sandbox.id));
-    return sandbox;
+  async #recover(): Promise<void> {
+    this.#snapshots.reconcile();
+    if (!this.data.lasting) return;
+    for (const sandbox of await recover(this.#parts, this.#sandboxes)) this.#sandboxes.own(sandbox);
   }
 }

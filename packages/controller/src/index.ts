@@ -1,9 +1,15 @@
-export { Controller, type SpawnOptions, type SpawnResult } from './controller.js';
+export { Controller, type OpenOptions } from './controller.js';
 export type { CreateOptions } from './create-snapshot.js';
+export type { Events } from './events.js';
 export { type Leaks, leaks, NO_LEAKS } from './leaks.js';
 export { inParallel } from './parallel.js';
 export type { Progress, Report } from './progress.js';
 export { cpuMs } from './quiet.js';
 export { Sandbox, type Timeline } from './sandbox.js';
+export type { SpawnOptions, SpawnResult } from './sandboxes.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';
+export { LOCAL_OWNER, type SnapshotView } from './snapshots.js';
 export type { Source } from './source.js';
+export type { KeptAnswer, SandboxRecord, SnapshotRecord } from './store/records.js';
+export { SqliteStore } from './store/sqlite-store.js';
+export type { SandboxFilter, Store } from './store/store.js';

@@ -1,37 +1,27 @@
-import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs';
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { processesUsing } from './processes.js';
 
 /** What a finished program must not leave behind under a data directory. */
 export interface Leaks {
-  processes: string[];
+  processes: number[];
   mounts: string[];
   /** Unix sockets that somebody still has bound there. */
   sockets: string[];
-  /** Directories of programs. */
+  /** Directories of programs, and what is left in the daemon's. */
   run: string[];
 }
 
 /** Looks for what other programs still use under `root`, and for what they have left there. */
 export function leaks(root: string): Leaks {
-  const processes = readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)
-    .filter((pid) => uses(pid, root));
   const lines = (file: string): string[] => readFileSync(file, 'utf8').split('\n');
-  const run = existsSync(`${root}/run`) ? readdirSync(`${root}/run`) : [];
+  const entries = (path: string): string[] => (existsSync(path) ? readdirSync(path) : []);
+  const run = entries(`${root}/run`).filter((name) => name !== 'daemon' && !name.startsWith(`${process.pid}-`));
   return {
-    processes,
+    processes: processesUsing(root),
     mounts: lines('/proc/self/mounts').filter((line) => line.includes(` ${root}/`)),
     sockets: lines('/proc/net/unix').filter((line) => line.includes(` ${root}/`)),
-    run: run.filter((name) => !name.startsWith(`${process.pid}-`)),
+    run: [...run, ...entries(`${root}/run/daemon`).map((name) => `daemon/${name}`)],
   };
 }
 
 export const NO_LEAKS: Leaks = { processes: [], mounts: [], sockets: [], run: [] };
-
-function uses(pid: string, root: string): boolean {
-  try {
-    if (readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`${root}/`)) return true;
-    return readdirSync(`/proc/${pid}/fd`).some((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`).startsWith(`${root}/`));
-  } catch {
-    return false;
-  }
-}

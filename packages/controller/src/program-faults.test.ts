@@ -1,12 +1,10 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import type { ChildProcess } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, readdirSync } from 'node:fs';
-import { createInterface } from 'node:readline';
-import { fileURLToPath } from 'node:url';
+import { readdirSync } from 'node:fs';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { close, dataDirectory, openController, plainRecipe, until } from './testing.js';
+import { runs as isAlive } from './processes.js';
+import { close, dataDirectory, openController, plainRecipe, startProgram, until } from './testing.js';
 
-const PROGRAM = fileURLToPath(new URL('../dist/program.fixture.js', import.meta.url));
 const root = dataDirectory();
 let controller: Awaited<ReturnType<typeof openController>>;
 beforeAll(async () => {
@@ -15,15 +13,11 @@ beforeAll(async () => {
 });
 afterAll(() => close(controller));
 
-async function program(bond: 'tied' | 'untied' = 'tied'): Promise<{ child: ChildProcess; pids: number[] }> {
-  const child = spawn(process.execPath, [PROGRAM, root, 'plain', bond], { stdio: ['pipe', 'pipe', 'inherit'] });
-  const [line] = await once(createInterface(child.stdout), 'line');
-  const pids: number[] = JSON.parse(line);
-  for (const pid of pids) expect(isAlive(pid)).toBe(true);
-  return { child, pids };
+async function program(): Promise<{ child: ChildProcess; pids: number[] }> {
+  const { child, born } = await startProgram(root, 'plain');
+  return { child, pids: born.map(({ pid }) => pid) };
 }
 
-const isAlive = (pid: number): boolean => existsSync(`/proc/${pid}`);
 const runs = (): string[] => readdirSync(`${root}/run`).sort();
 
 it('two programs on one data directory do not notice each other', async () => {
@@ -56,16 +50,4 @@ it('the VMs of a program that is killed end with it, and the next program remove
   await close(controller);
   controller = await openController(root);
   expect(runs()).toHaveLength(1);
-});
-
-it('untied VMs outlive a program that is killed', async () => {
-  const { child, pids } = await program('untied');
-  child.kill('SIGKILL');
-  await once(child, 'exit');
-  await new Promise((resolve) => setTimeout(resolve, 500));
-  expect(pids.every(isAlive)).toBe(true);
-  for (const pid of pids) process.kill(pid, 'SIGKILL');
-  await until(() => !pids.some(isAlive), 2000);
-  await close(controller);
-  controller = await openController(root);
 });

@@ -1,30 +1,38 @@
+import { rm } from 'node:fs/promises';
 import type { Vm, VmExit } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
-import { ForkdError, newSandboxId } from '@forkd/protocol';
+import { ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
-import type { SnapshotMeta } from './snapshot.js';
+import { readSnapshot, type SnapshotMeta } from './snapshot.js';
 import type { Source } from './source.js';
+import type { SandboxRecord } from './store/records.js';
 import { placeFor } from './zygote.js';
 
 /** A child that has not taken on its identity by then is not handed out. */
 const IDENTITY_TIMEOUT_MS = 60_000;
 
+/** Who keeps the records of sandboxes, and so has to know when one is to end. */
+export interface Keeper {
+  kill(id: string): Promise<void>;
+}
+
 export interface Birth {
+  id: string;
   snapshot: SnapshotMeta;
   source: Source;
   /** This child is number `index` of `count` made by one spawn. */
   index: number;
   count: number;
   env: Record<string, string>;
-  tied: boolean;
   cgroups: string[];
+  keeper: Keeper;
   signal: AbortSignal;
 }
 
-/** When each step of a birth was done, in ms since the spawn began. */
+/** When each step of a birth was done, in ms since this program began. */
 export interface Timeline {
   started: number;
   restored: number;
@@ -33,21 +41,21 @@ export interface Timeline {
 
 /** One running VM, child of a snapshot. `guest` is how to use it. */
 export class Sandbox implements AsyncDisposable {
+  /** Settles when the VM has ended, for whatever reason, and nothing is left of it. */
   readonly exited: Promise<VmExit>;
-  /** Unix time in seconds. */
-  readonly createdAt = Math.floor(Date.now() / 1000);
-  #scope: Scope;
+  paused = false;
+  readonly #scope: Scope;
+  readonly #keeper: Keeper;
 
   /** Restores a child and makes it its own: no sandbox exists before its guest has acknowledged who it is. */
   static async start(parts: Parts, birth: Birth): Promise<Sandbox> {
-    const { snapshot, source, index, count, signal } = birth;
+    const { id, snapshot, source, index, count, signal, cgroups } = birth;
     const started = performance.now();
     await using scope = new Scope();
-    const id = newSandboxId();
     const directory = `${parts.data.own}/${id}`;
     signal.throwIfAborted();
     await placeFor(parts, source, directory, scope);
-    const vm = scope.own(await source.start({ directory, tied: birth.tied, cgroups: birth.cgroups }));
+    const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
     const guest = connectGuest(await vm.channel());
     scope.add(() => guest.close());
@@ -55,7 +63,29 @@ export class Sandbox implements AsyncDisposable {
     const acknowledged = guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal });
     await whileAlive(vm, 'before it was ready', acknowledged);
     const timeline = { started, restored, ready: performance.now() };
-    return new Sandbox(id, snapshot, vm, guest, timeline, scope.release());
+    return new Sandbox(id, snapshot, vm, guest, birth.keeper, scope.release(), timeline);
+  }
+
+  /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
+  static async adopt(parts: Parts, { id, snapshot_tag, state, ...record }: SandboxRecord, keeper: Keeper) {
+    await using scope = new Scope();
+    const directory = `${parts.data.own}/${id}`;
+    scope.add(() => rm(directory, { recursive: true, force: true }));
+    const process = { pid: record.pid ?? 0, startTime: record.start_time ?? 0 };
+    const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
+    const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, directory, ...process }));
+    const guest = connectGuest(await vm.channel());
+    scope.add(() => guest.close());
+    const sandbox = new Sandbox(id, snapshot, vm, guest, keeper, scope.release());
+    try {
+      // The program before may have ended between the order and its record: the record is what counts.
+      sandbox.paused = state === 'paused';
+      await (sandbox.paused ? vm.pause() : vm.resume());
+    } catch (thrown) {
+      await sandbox.stop();
+      throw thrown;
+    }
+    return sandbox;
   }
 
   private constructor(
@@ -63,20 +93,34 @@ export class Sandbox implements AsyncDisposable {
     readonly snapshot: SnapshotMeta,
     readonly vm: Vm,
     readonly guest: GuestClient,
-    readonly timeline: Timeline,
+    keeper: Keeper,
     scope: Scope,
+    /** Not known of one that was adopted. */
+    readonly timeline?: Timeline,
   ) {
     this.#scope = scope;
-    this.exited = vm.exited;
-    // A VM that ends by itself leaves nothing behind either.
-    void vm.exited.then(({ lastWords }) => {
-      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${id} has ended\n${lastWords}`.trimEnd()));
-      return scope.close();
+    this.#keeper = keeper;
+    this.exited = vm.exited.then(async (exit) => {
+      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${id} has ended\n${exit.lastWords}`.trimEnd()));
+      await scope.close();
+      return exit;
     });
   }
 
-  async kill(): Promise<void> {
+  kill(): Promise<void> {
+    return this.#keeper.kill(this.id);
+  }
+
+  /** Ends the VM without a word to anyone; for its keeper. */
+  async stop(): Promise<void> {
     await this.#scope.close();
+    await this.exited;
+  }
+
+  /** Lets go of it and leaves it running, for a later program to adopt. */
+  leave(): void {
+    this.guest.close();
+    this.vm.leave();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -1,14 +1,20 @@
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
 import { QemuEngine } from '@forkd/engine-qemu';
 import { HostHelper } from '@forkd/host';
 import { loadRecipe, type Recipe } from '@forkd/images';
 import { afterAll, expect } from 'vitest';
 import { Controller } from './controller.js';
 import { leaks, NO_LEAKS } from './leaks.js';
+import { runs } from './processes.js';
 
 const REPOSITORY = new URL('../../..', import.meta.url).pathname;
+const PROGRAM = fileURLToPath(new URL('../dist/program.fixture.js', import.meta.url));
 /** Built once per checkout, used by every test and by the demo. */
 const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
 
@@ -24,11 +30,27 @@ export function dataDirectory(): string {
   return root;
 }
 
-/** A controller as a program would have it. */
-export async function openController(root: string): Promise<Controller & { helper: HostHelper }> {
-  const helper = HostHelper.start();
-  const controller = await Controller.open(root, new QemuEngine({ helper }), helper);
+/** A controller as a program would have it; `lasting` as the daemon would. */
+export async function openController(root: string, lasting = false): Promise<Controller & { helper: HostHelper }> {
+  const helper = HostHelper.start(lasting ? `${root}/run/daemon` : '');
+  const opening = Controller.open(root, new QemuEngine({ helper }), helper, { lasting });
+  opening.catch(() => helper[Symbol.asyncDispose]());
+  const controller = await opening;
   return Object.assign(controller, { helper });
+}
+
+/** Another program on the same data directory, with three children. */
+export async function startProgram(
+  root: string,
+  tag: string,
+  lasting = false,
+): Promise<{ child: ChildProcess; born: { id: string; pid: number }[] }> {
+  const args = [PROGRAM, root, tag, ...(lasting ? ['lasting'] : [])];
+  const child = spawn(process.execPath, args, { stdio: ['pipe', 'pipe', 'inherit'] });
+  const [line] = await once(createInterface(child.stdout), 'line');
+  const born: { id: string; pid: number }[] = JSON.parse(line);
+  for (const { pid } of born) expect(runs(pid)).toBe(true);
+  return { child, born };
 }
 
 export async function close(controller: Controller & { helper: HostHelper }): Promise<void> {

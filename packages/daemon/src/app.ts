@@ -4,6 +4,7 @@ import fastify, { type FastifyInstance } from 'fastify';
 import { authenticate } from './authenticate.js';
 import type { Config } from './config.js';
 import { replyErrors } from './error-replies.js';
+import { execRoutes } from './routes/exec.js';
 import { laterRoutes } from './routes/later.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
@@ -25,6 +26,7 @@ export function createApp(controller: Controller, config: Config, version: strin
   systemRoutes(app, controller, version);
   snapshotRoutes(app, controller, config.recipes);
   sandboxRoutes(app, controller);
+  execRoutes(app, controller);
   laterRoutes(app);
   return app;
 }

@@ -1,3 +1,4 @@
+import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Controller } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
@@ -18,21 +19,23 @@ try {
   process.exitCode = 1;
 }
 
-/** Runs until SIGTERM or SIGINT; then no request is left half done and no VM left running. */
+/** Runs until SIGTERM or SIGINT; then no request is left half done. Sandboxes run on, to be adopted by the next one. */
 async function serve(): Promise<void> {
   const config = readConfig(process.argv.slice(2), process.env, RECIPES);
   if (process.getuid?.() !== 0) throw new ForkdError('not_permitted', 'forkd needs root to start VMs');
   const stopped = new Promise<void>((resolve) => {
     process.once('SIGTERM', resolve).once('SIGINT', resolve);
   });
-  await using helper = HostHelper.start();
+  await using helper = HostHelper.start(`${resolve(config.data)}/run/daemon`);
   const store = `${config.data}/images`;
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
-  await using controller = await Controller.open(config.data, engine, helper);
+  await using controller = await Controller.open(config.data, engine, helper, { lasting: true });
   const app = createApp(controller, config, VERSION);
   await app.listen({ host: config.host, port: config.port });
-  await stopped;
+  const lost = helper.ended.then(() => new ForkdError('internal', 'the host helper ended'));
+  const failure = await Promise.race([stopped, lost]);
   await app.close();
+  if (failure) throw failure;
 }

@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process';
+import { basename } from 'node:path';
 import { promisify } from 'node:util';
-import type { Accel, AccelReport, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
+import type { Accel, AccelReport, AdoptSpec, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
 import type { HostHelper } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { bootArguments, restoreArguments } from './arguments.js';
@@ -61,6 +62,14 @@ export class QemuEngine implements Engine {
     const forkable = spec.machine.accel === 'tcg';
     const state = { name: 'state', path: spec.state };
     return this.#launch(spec, restoreArguments(this.#binary, spec), [state], forkable);
+  }
+
+  adopt(spec: AdoptSpec): Promise<Vm> {
+    return QemuVm.adopt(this.#options.helper, spec);
+  }
+
+  runs(executable: string): boolean {
+    return basename(executable).startsWith('qemu-system-');
   }
 
   #launch(

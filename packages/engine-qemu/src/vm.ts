@@ -1,6 +1,6 @@
 import { readFile, writeFile } from 'node:fs/promises';
 import type { Duplex } from 'node:stream';
-import type { ForkPlacement, Vm, VmExit } from '@forkd/engine';
+import type { AdoptSpec, ForkPlacement, Vm, VmExit } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { SOCKETS } from './arguments.js';
@@ -49,6 +49,11 @@ export class QemuVm implements Vm {
       oomScoreAdj: OOM_SCORE_ADJ,
     });
     return QemuVm.#of(helper, started, launch);
+  }
+
+  static async adopt(helper: HostHelper, { pid, startTime, machine, directory }: AdoptSpec): Promise<QemuVm> {
+    const process = await helper.adopt(pid, startTime);
+    return QemuVm.#of(helper, process, { directory, forkable: machine.accel === 'tcg' });
   }
 
   static async #of(
@@ -106,12 +111,16 @@ export class QemuVm implements Vm {
       await this.#process.kill('SIGKILL');
       await this.#process.exited;
     } finally {
-      this.#console.close();
-      await this.#qmp?.then(
-        (qmp) => qmp.close(),
-        () => {},
-      );
+      this.leave();
     }
+  }
+
+  leave(): void {
+    this.#console.close();
+    void this.#qmp?.then(
+      (qmp) => qmp.close(),
+      () => {},
+    );
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -77,6 +77,16 @@ export interface Vm extends AsyncDisposable {
   fork?(placement: ForkPlacement): Promise<Vm>;
   /** Ends the VM at once. Safe to call again. */
   stop(): Promise<void>;
+  /** Lets go of the VM without ending it: it can be adopted again. */
+  leave(): void;
+}
+
+/** A VM that an earlier program started untied. */
+export interface AdoptSpec {
+  machine: Machine;
+  directory: string;
+  pid: number;
+  startTime: number;
 }
 
 export interface AccelReport {
@@ -100,4 +110,8 @@ export interface Engine {
   accel(wanted: Accel | 'auto'): Promise<Accel>;
   boot(spec: BootSpec): Promise<Vm>;
   restore(spec: RestoreSpec): Promise<Vm>;
+  /** Takes hold of a running VM; throws `vmm_exited` if it is gone. */
+  adopt(spec: AdoptSpec): Promise<Vm>;
+  /** Whether a program, by the name of its executable, is a VMM of this engine. */
+  runs(executable: string): boolean;
 }

@@ -1,6 +1,7 @@
 export type {
   Accel,
   AccelReport,
+  AdoptSpec,
   BootSpec,
   Disk,
   Engine,

@@ -131,7 +131,7 @@ describe('the end of the helper', () => {
   });
 
   it('not installed: every call says so, and how to get it', async () => {
-    const own = HostHelper.start('/no/such/helper');
+    const own = HostHelper.start('', '/no/such/helper');
     const calls = [own.measureTscKhz(), own.measureTscKhz()];
     for (const call of await Promise.allSettled(calls))
       expect(call).toMatchObject({ reason: { code: 'host_unfit', hint: 'Run `make build`.' } });
@@ -143,7 +143,7 @@ describe('the end of the helper', () => {
     const fake = path();
     writeFileSync(fake, '#!/bin/sh\necho what >&3\nexec sleep 60 3>&3\n');
     chmodSync(fake, 0o755);
-    const own = HostHelper.start(fake);
+    const own = HostHelper.start('', fake);
     await expect(own.measureTscKhz()).rejects.toThrow('the host helper broke its protocol');
     await own[Symbol.asyncDispose]();
   });

@@ -51,16 +51,19 @@ export class HostHelper implements AsyncDisposable {
   #nextId = 1;
   #pending = new Map<number, Pending>();
   #exits = new Map<number, Deferred<ProcessExit>>();
+  /** Those that go on without the helper. */
+  #untied = new Set<number>();
   #text = '';
   /** Why it no longer serves. */
   #failure: ForkdError | undefined;
 
-  static start(binary = nativeBinary('forkd-host-helper')): HostHelper {
-    return new HostHelper(binary);
+  /** `owner` is the directory of the program it works for: a later program recognises it by that. */
+  static start(owner = '', binary = nativeBinary('forkd-host-helper')): HostHelper {
+    return new HostHelper(binary, owner);
   }
 
-  private constructor(binary: string) {
-    this.#child = spawn(binary, [], { stdio: ['ignore', 'ignore', 'inherit', 'pipe'], env: {} });
+  private constructor(binary: string, owner: string) {
+    this.#child = spawn(binary, [owner], { stdio: ['ignore', 'ignore', 'inherit', 'pipe'], env: {} });
     this.#socket = this.#child.stdio[3] as Duplex;
     this.#socket.setEncoding('utf8');
     this.#socket.on('data', (chunk: string) => this.#read(chunk));
@@ -81,29 +84,40 @@ export class HostHelper implements AsyncDisposable {
     });
   }
 
+  /** Settles when it is gone, wanted or not. */
+  get ended(): Promise<void> {
+    return this.#ended;
+  }
+
   get pid(): number | undefined {
     return this.#child.pid;
   }
 
   async spawn(spec: SpawnSpec): Promise<HostProcess> {
     const { oomScoreAdj, ...rest } = spec;
-    return this.#process(await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null }, Spawned));
+    const started = await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null }, Spawned);
+    return this.#process(started, spec.tied);
   }
 
   /** Takes hold of a process that an earlier helper started untied; throws `vmm_exited` if it is gone. */
   async adopt(pid: number, startTime: number): Promise<HostProcess> {
-    return this.#process(await this.#call('adopt', { pid, start_time: startTime }, Spawned));
+    return this.#process(await this.#call('adopt', { pid, start_time: startTime }, Spawned), false);
   }
 
   /** Makes a running copy of an emulator process that shares all its memory; the original is stopped for a few milliseconds. */
   async forkVmm({ pid, startTime }: Pick<HostProcess, 'pid' | 'startTime'>, spec: ForkSpec): Promise<HostProcess> {
-    return this.#process(await this.#call('fork_vmm', { pid, start_time: startTime, ...spec }, Spawned));
+    const forked = await this.#call('fork_vmm', { pid, start_time: startTime, ...spec }, Spawned);
+    return this.#process(forked, spec.tied);
   }
 
-  #process(spawned: z.infer<typeof Spawned>): HostProcess {
+  #process(spawned: z.infer<typeof Spawned>, tied: boolean): HostProcess {
     const identity = { pid: spawned.pid, start_time: spawned.start_time };
     const { promise: exited } = this.#exitOf(spawned.pid);
-    void exited.then(() => this.#exits.delete(spawned.pid));
+    if (!tied) this.#untied.add(spawned.pid);
+    void exited.then(() => {
+      this.#exits.delete(spawned.pid);
+      this.#untied.delete(spawned.pid);
+    });
     return {
       pid: spawned.pid,
       startTime: spawned.start_time,
@@ -173,8 +187,9 @@ export class HostHelper implements AsyncDisposable {
     this.#failure ??= error;
     for (const pending of this.#pending.values()) pending.reject(this.#failure);
     this.#pending.clear();
-    // Tied processes have died with the helper; nobody is left to say how.
-    for (const exit of this.#exits.values()) exit.resolve({ code: null, signal: constants.signals.SIGKILL });
+    // Tied processes have died with the helper; nobody is left to say how. The others live on.
+    for (const [pid, exit] of this.#exits)
+      if (!this.#untied.has(pid)) exit.resolve({ code: null, signal: constants.signals.SIGKILL });
   }
 
   /** The exit line of a short-lived process may be read before the caller of `spawn` runs: whoever comes first makes the entry. */

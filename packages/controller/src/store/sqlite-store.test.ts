@@ -117,8 +117,9 @@ describe('snapshots', () => {
   it('a tag has one writer', () => {
     const store = new SqliteStore(':memory:');
     store.addSnapshot(snapshot);
-    expect(() => store.addSnapshot(snapshot)).toThrowError(expect.objectContaining({ code: 'tag_exists' }));
+    expect(() => store.addSnapshot(snapshot)).toThrowError(expect.objectContaining({ code: 'state_conflict' }));
     expect(store.moveSnapshot('base', 'ready').status).toBe('ready');
+    expect(() => store.addSnapshot(snapshot)).toThrowError(expect.objectContaining({ code: 'tag_exists' }));
     expect(() => store.moveSnapshot('base', 'ready')).toThrowError(expect.objectContaining({ code: 'state_conflict' }));
     store.removeSnapshot('base');
     expect(store.snapshots()).toEqual([]);

@@ -1,6 +1,6 @@
-import { ForkdError, type SandboxState, type SnapshotStatus } from '@forkd/protocol';
+import { ForkdError, SandboxId, type SandboxState, type SnapshotStatus } from '@forkd/protocol';
 import Database from 'libsql';
-import type { z } from 'zod';
+import { z } from 'zod';
 import { MIGRATIONS } from './migrations.js';
 import { KeptAnswer, SandboxRecord, SnapshotRecord } from './records.js';
 import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
@@ -18,9 +18,9 @@ export class SqliteStore implements Store {
   }
 
   addSandboxes(records: SandboxRecord[]): void {
-    this.#database.transaction(() => {
+    this.together(() => {
       for (const record of records) this.#insert('sandboxes', record);
-    })();
+    });
   }
 
   moveSandbox(id: string, to: SandboxState, changes: Partial<SandboxRecord> = {}): SandboxRecord {
@@ -56,16 +56,28 @@ export class SqliteStore implements Store {
     return this.#rows(SandboxRecord, rows, [...values, limit ?? MAX_ROWS]);
   }
 
+  expired(now: number): string[] {
+    const rows = "select id from sandboxes where expires_at <= ? and state in ('running', 'paused')";
+    return this.#rows(z.object({ id: SandboxId }), rows, [now]).map(({ id }) => id);
+  }
+
+  removeSandbox(id: string): void {
+    this.#run('delete from sandboxes where id = ?', [id]);
+  }
+
   forgetSandboxes(endedBefore: number): void {
     this.#run("delete from sandboxes where state = 'exited' and ended_at < ?", [endedBefore]);
   }
 
   addSnapshot(record: SnapshotRecord): void {
-    try {
-      this.#insert('snapshots', record);
-    } catch (cause) {
-      throw new ForkdError('tag_exists', `snapshot ${record.tag} exists already`, { cause });
-    }
+    this.#run("delete from snapshots where tag = ? and status = 'failed'", [record.tag]);
+    const known = this.snapshot(record.tag);
+    if (known?.status === 'writing')
+      throw new ForkdError('state_conflict', `snapshot ${record.tag} is being written already`, {
+        details: { state: known.status },
+      });
+    if (known) throw new ForkdError('tag_exists', `snapshot ${record.tag} exists already`);
+    this.#insert('snapshots', record);
   }
 
   moveSnapshot(tag: string, to: SnapshotStatus, changes: Partial<SnapshotRecord> = {}): SnapshotRecord {
@@ -109,6 +121,10 @@ export class SqliteStore implements Store {
 
   forgetAnswers(before: number): void {
     this.#run('delete from answers where created_at < ?', [before]);
+  }
+
+  together(changes: () => void): void {
+    this.#database.transaction(changes)();
   }
 
   close(): void {

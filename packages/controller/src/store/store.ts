@@ -21,10 +21,13 @@ export interface Store {
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */
   sandboxes(filter?: SandboxFilter): SandboxRecord[];
+  /** Ids of those whose time is up. */
+  expired(now: number): string[];
+  removeSandbox(id: string): void;
   /** Forgets sandboxes that ended before the given time. */
   forgetSandboxes(endedBefore: number): void;
 
-  /** Throws `tag_exists`, also while another writer has the tag. */
+  /** Throws `tag_exists`, also while another writer has the tag; one that failed is replaced. */
   addSnapshot(record: SnapshotRecord): void;
   moveSnapshot(tag: string, to: SnapshotStatus, changes?: Partial<SnapshotRecord>): SnapshotRecord;
   snapshot(tag: string): SnapshotRecord | undefined;
@@ -37,5 +40,7 @@ export interface Store {
   dropAnswer(key: string, owner: string): void;
   forgetAnswers(before: number): void;
 
+  /** Makes several changes durable together. Each is to catch what it throws itself. */
+  together(changes: () => void): void;
   close(): void;
 }

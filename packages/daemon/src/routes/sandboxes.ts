@@ -1,88 +1,126 @@
-import { constants } from 'node:os';
-import type { Controller, Sandbox } from '@forkd/controller';
+import type { Controller, SandboxRecord, SpawnResult } from '@forkd/controller';
 import { ForkdError, GUEST_ADDR, ROUTES, type SandboxInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
+import type { Caller } from '../caller.js';
 import { errorFields } from '../error-replies.js';
 import { serveRoute } from '../serve-route.js';
+import { mayTouch, ownerFilter } from '../visible.js';
+import { visibleSnapshot } from './snapshots.js';
+
+/** As many as one page holds unless the caller says otherwise. */
+const PAGE = 1000;
+
+/** What has not ended. */
+const PRESENT = ['starting', 'running', 'paused', 'stopping'] as const;
 
 export function sandboxRoutes(app: FastifyInstance, controller: Controller): void {
-  serveRoute(app, ROUTES.listSandboxes, ({ query }) =>
-    controller
-      .sandboxes()
-      .filter(({ snapshot }) => query.snapshot_tag === undefined || snapshot.tag === query.snapshot_tag)
-      .map(info),
+  serveRoute(app, ROUTES.listSandboxes, ({ query, request, reply }) => {
+    const limit = query.limit ?? PAGE;
+    const records = controller.records({
+      owner: ownerFilter(request.caller),
+      states: query.state === undefined ? PRESENT : [query.state],
+      snapshotTag: query.snapshot_tag,
+      metadata: labels(query.metadata),
+      after: query.page_token,
+      limit: limit + 1,
+    });
+    const last = records.length > limit ? records[limit - 1] : undefined;
+    if (last) reply.header('x-next-token', last.id);
+    return records.slice(0, limit).map(info);
+  });
+  serveRoute(app, ROUTES.getSandbox, ({ params, request }) =>
+    info(visibleSandbox(controller, request.caller, params.id)),
   );
-  serveRoute(app, ROUTES.getSandbox, ({ params }) => info(controller.sandbox(params.id)));
-  serveRoute(app, ROUTES.spawn, async ({ body, query, reply }) => {
-    const results = await controller.spawn({ tag: body.snapshot_tag, n: body.n, env: body.env });
+  serveRoute(app, ROUTES.spawn, async ({ body, query, request, reply, signal }) => {
+    await visibleSnapshot(controller, request.caller, body.snapshot_tag);
+    const results = await controller.spawn({
+      tag: body.snapshot_tag,
+      n: body.n,
+      owner: request.caller.name,
+      env: body.env,
+      metadata: body.metadata,
+      ttl: body.ttl_secs,
+      // Who comes back with the same key wants what was begun; nobody would ever ask for the children of anyone else.
+      ...(request.headers['idempotency-key'] === undefined && { signal }),
+    });
+    if (signal.aborted && request.headers['idempotency-key'] === undefined) await killAll(results);
     if (query.settle) {
       const settled = results.map((result) =>
-        result.ok ? { sandbox: info(result.sandbox) } : { error: errorFields(result.error) },
+        result.ok ? { sandbox: info(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
       );
       return reply.code(201).send({ results: settled });
     }
     // A client of forkd expects all or nothing.
     const failed = results.find((result) => !result.ok);
     if (failed && !failed.ok) {
-      await Promise.all(results.map((result) => (result.ok ? result.sandbox.kill() : undefined)));
+      await killAll(results);
       throw failed.error;
     }
-    return reply.code(201).send(results.flatMap((result) => (result.ok ? [info(result.sandbox)] : [])));
+    const infos = results.flatMap((result) => (result.ok ? [info(controller.record(result.sandbox.id))] : []));
+    return reply.code(201).send(infos);
   });
-  serveRoute(app, ROUTES.killSandbox, async ({ params, reply }) => {
-    await controller.sandbox(params.id).kill();
+  serveRoute(app, ROUTES.changeSandbox, ({ params, body, request }) => {
+    visibleSandbox(controller, request.caller, params.id);
+    const { ttl_secs, metadata } = body;
+    return info(
+      controller.change(params.id, {
+        ...(ttl_secs !== undefined && { ttl: ttl_secs }),
+        ...(metadata !== undefined && { metadata }),
+      }),
+    );
+  });
+  serveRoute(app, ROUTES.killSandbox, async ({ params, request, reply }) => {
+    visibleSandbox(controller, request.caller, params.id);
+    await controller.kill(params.id);
     return reply.code(204).send();
   });
-  serveRoute(app, ROUTES.ping, async ({ params, signal }) => {
-    const { guest, snapshot } = controller.sandbox(params.id);
-    const { pid, protocol, uptime_ms } = await guest.health({ timeoutMs: 5_000, signal });
-    return { pong: true, pid, agent_lang: snapshot.language ?? 'none', warmup_ready: true, protocol, uptime_ms };
+  serveRoute(app, ROUTES.pause, async ({ params, request }) => {
+    visibleSandbox(controller, request.caller, params.id);
+    return info(await controller.pause(params.id));
   });
-  serveRoute(app, ROUTES.exec, async ({ params, body, signal }) => {
-    const { args, timeout_secs, cwd, env, user, stdin } = body;
-    const { guest } = controller.sandbox(params.id);
-    const done = await guest.exec({ args, cwd, env, user, stdin, timeoutMs: timeout_secs * 1000, signal });
-    const { stdout, stderr, timedOut, truncated } = done;
-    return { stdout, stderr, exit_code: exitCode(done), signal: done.signal, timed_out: timedOut, truncated };
-  });
-  serveRoute(app, ROUTES.eval, async ({ params, body, signal }) => {
-    const { guest, snapshot } = controller.sandbox(params.id);
-    const language = body.language ?? snapshot.language;
-    if (!language)
-      throw new ForkdError('invalid_request', `snapshot ${snapshot.tag} was warmed in no language`, {
-        hint: 'Say which: "language": "python" or "node".',
-      });
-    const limits = { timeoutMs: body.timeout_secs * 1000, signal };
-    const { result, error, stdout, stderr, mime } = await guest.eval({ language, code: body.code, ...limits });
-    const text = error && (error.traceback || `${error.name}: ${error.value}`);
-    return { result, error: text, exit_code: error ? 1 : 0, stdout, stderr, mime };
+  serveRoute(app, ROUTES.resume, async ({ params, request }) => {
+    visibleSandbox(controller, request.caller, params.id);
+    return info(await controller.resume(params.id));
   });
 }
 
-/** As a shell reports it: 124 after a timeout, 128 and the number of the signal for a program that was killed. */
-function exitCode(done: { exitCode: number | null; signal: string | null; timedOut: boolean }): number {
-  if (done.timedOut) return 124;
-  const signals: Record<string, number> = constants.signals;
-  return done.exitCode ?? 128 + (signals[done.signal ?? ''] ?? 0);
+/** To those who may not see it, a sandbox does not exist. */
+export function visibleSandbox(controller: Controller, caller: Caller, id: string): SandboxRecord {
+  const record = controller.record(id);
+  if (mayTouch(caller, record)) return record;
+  throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
 }
 
-function info({ id, snapshot, vm, createdAt }: Sandbox): SandboxInfo {
+async function killAll(results: SpawnResult[]): Promise<void> {
+  await Promise.all(results.map((result) => (result.ok ? result.sandbox.kill().catch(() => {}) : undefined)));
+}
+
+function labels(text: string | undefined): Record<string, string> {
+  if (text === undefined) return {};
+  const pairs = text.split(',').map((pair) => /^([A-Za-z0-9._/-]{1,64})=(.*)$/s.exec(pair));
+  if (pairs.some((pair) => !pair))
+    throw new ForkdError('invalid_request', 'query.metadata: give key=value, several joined by commas');
+  return Object.fromEntries(pairs.map((pair) => [pair![1]!, pair![2]!]));
+}
+
+function info(record: SandboxRecord): SandboxInfo {
   return {
-    id,
-    snapshot_tag: snapshot.tag,
+    id: record.id,
+    snapshot_tag: record.snapshot_tag,
     netns: null,
     guest_addr: GUEST_ADDR,
-    created_at_unix: createdAt,
-    pid: vm.pid,
-    memory_limit_mib: null,
+    created_at_unix: record.created_at,
+    pid: record.state === 'exited' ? null : record.pid,
+    memory_limit_mib: record.memory_limit_mib,
     has_branched: false,
     last_branch_memory_path: null,
     branch_count: 0,
-    state: 'running',
-    metadata: {},
-    expires_at_unix: null,
-    vcpus: snapshot.machine.vcpus,
-    memory_mib: snapshot.machine.memoryMib,
-    exit_reason: null,
+    state: record.state,
+    owner: record.owner,
+    metadata: record.metadata,
+    expires_at_unix: record.expires_at,
+    vcpus: record.vcpus,
+    memory_mib: record.memory_mib,
+    exit_reason: record.exit_reason,
   };
 }

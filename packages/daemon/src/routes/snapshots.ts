@@ -1,28 +1,39 @@
 import { stat } from 'node:fs/promises';
-import { type Controller, type SnapshotMeta, snapshotFiles } from '@forkd/controller';
+import { type Controller, type SnapshotView, snapshotFiles } from '@forkd/controller';
 import { loadRecipe } from '@forkd/images';
 import { ForkdError, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
+import type { Caller } from '../caller.js';
 import { serveRoute } from '../serve-route.js';
+import { mayTouch } from '../visible.js';
 
 export function snapshotRoutes(app: FastifyInstance, controller: Controller, recipes: string): void {
   const directory = (tag: string): string => `${controller.data.snapshots}/${tag}`;
-  const info = (meta: SnapshotMeta): SnapshotInfo => ({
-    tag: meta.tag,
-    dir: directory(meta.tag),
-    created_at_unix: meta.created_at_unix,
-    status: 'ready',
-    bootable: true,
-    recipe: meta.recipe,
-    engine: meta.engine.kind,
-    accel: meta.machine.accel,
-    vcpus: meta.machine.vcpus,
-    memory_mib: meta.machine.memoryMib,
+  const info = ({ meta, problem, ...record }: SnapshotView): SnapshotInfo => ({
+    tag: record.tag,
+    dir: directory(record.tag),
+    created_at_unix: record.created_at,
+    status: problem === undefined ? record.status : 'failed',
+    bootable: meta !== undefined,
+    owner: record.owner,
+    ...(record.recipe !== null && { recipe: record.recipe }),
+    ...(problem !== undefined && { warning: `snapshot is not bootable: ${problem}` }),
+    ...(record.warning !== null && { warning: record.warning }),
+    ...(meta && {
+      engine: meta.engine.kind,
+      accel: meta.machine.accel,
+      vcpus: meta.machine.vcpus,
+      memory_mib: meta.machine.memoryMib,
+    }),
   });
 
-  serveRoute(app, ROUTES.listSnapshots, async () => (await controller.snapshots()).map(info));
-  serveRoute(app, ROUTES.getSnapshot, async ({ params }) => info(await controller.snapshot(params.tag)));
-  serveRoute(app, ROUTES.createSnapshot, async ({ body, reply, request }) => {
+  serveRoute(app, ROUTES.listSnapshots, async ({ request }) =>
+    (await controller.snapshots()).filter((view) => mayTouch(request.caller, view)).map(info),
+  );
+  serveRoute(app, ROUTES.getSnapshot, async ({ params, request }) =>
+    info(await visibleSnapshot(controller, request.caller, params.tag)),
+  );
+  serveRoute(app, ROUTES.createSnapshot, async ({ body, reply, request, signal }) => {
     if (body.recipe === undefined)
       throw new ForkdError('not_implemented', 'snapshots from a kernel and a root disk are not there yet', {
         hint: 'Give a recipe.',
@@ -33,23 +44,38 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       memory_mib: body.memory_mib ?? loaded.memory_mib,
       vcpus: body.vcpus ?? loaded.vcpus,
     };
-    const onProgress = (progress: object): void => request.log.info(progress, 'snapshot');
-    const meta = await controller.createSnapshot({ tag: body.tag, recipe, recipeName: body.recipe, onProgress });
-    return reply.code(201).send(info(meta));
+    const retried = request.headers['idempotency-key'] !== undefined;
+    const { record, done } = controller.beginSnapshot({
+      tag: body.tag,
+      recipe,
+      recipeName: body.recipe,
+      owner: request.caller.name,
+      rememberFailure: !body.wait,
+      onProgress: (progress) => request.log.info(progress, 'snapshot'),
+      ...(body.wait && !retried && { signal }),
+    });
+    if (!body.wait) {
+      done.catch((error: Error) => request.log.warn({ tag: record.tag, error: error.message }, 'snapshot failed'));
+      return reply.code(202).send(info(record));
+    }
+    await done;
+    return reply.code(201).send(info(await controller.viewSnapshot(body.tag)));
   });
-  serveRoute(app, ROUTES.deleteSnapshot, async ({ params, reply }) => {
+  serveRoute(app, ROUTES.deleteSnapshot, async ({ params, request, reply }) => {
+    await visibleSnapshot(controller, request.caller, params.tag);
     await controller.removeSnapshot(params.tag);
     return reply.code(204).send();
   });
-  serveRoute(app, ROUTES.snapshotInfo, async ({ params }) => {
-    const meta = await controller.snapshot(params.tag);
-    const files = snapshotFiles(directory(meta.tag));
+  serveRoute(app, ROUTES.snapshotInfo, async ({ params, request }) => {
+    const { tag, created_at } = await visibleSnapshot(controller, request.caller, params.tag);
+    await controller.snapshot(tag);
+    const files = snapshotFiles(directory(tag));
     const [memory, state] = await Promise.all([stat(files.memory), stat(files.state)]);
-    const sandboxes = controller.sandboxes().filter(({ snapshot }) => snapshot.tag === meta.tag);
+    const sandboxes = controller.sandboxes().filter(({ snapshot }) => snapshot.tag === tag);
     return {
-      tag: meta.tag,
-      dir: directory(meta.tag),
-      created_at_unix: meta.created_at_unix,
+      tag,
+      dir: directory(tag),
+      created_at_unix: created_at,
       memory_logical_bytes: memory.size,
       memory_physical_bytes: memory.blocks * 512,
       vmstate_bytes: state.size,
@@ -59,4 +85,11 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       sandboxes: sandboxes.map(({ id }) => id),
     };
   });
+}
+
+/** To those who may not see it, a snapshot does not exist. */
+export async function visibleSnapshot(controller: Controller, caller: Caller, tag: string): Promise<SnapshotView> {
+  const view = await controller.viewSnapshot(tag);
+  if (mayTouch(caller, view)) return view;
+  throw new ForkdError('snapshot_not_found', `there is no snapshot ${JSON.stringify(tag)}`);
 }

@@ -1,0 +1,70 @@
+import { readdirSync } from 'node:fs';
+import { rm } from 'node:fs/promises';
+import { basename } from 'node:path';
+import { ForkdError } from '@forkd/protocol';
+import type { Parts } from './parts.js';
+import { executable, processesUsing, runs, startTime } from './processes.js';
+import { type Keeper, Sandbox } from './sandbox.js';
+import type { SandboxRecord } from './store/records.js';
+
+/** A process that was killed is gone by then, also on a host that is swapping. */
+const DEATH_MS = 10_000;
+
+/**
+ * After a program that ended at any point: takes over every sandbox that is whole, ends all other VMs, removes all other
+ * directories, and leaves a record only of what somebody may still ask about.
+ */
+export async function recover(parts: Parts, keeper: Keeper): Promise<Sandbox[]> {
+  const { data, engine, store, helper } = parts;
+  // Before all else: while it lives, the helper of the program before may still be making VMs.
+  const isHelper = (pid: number): boolean => basename(executable(pid)) === 'forkd-host-helper';
+  await end(processesUsing(data.own).filter((pid) => pid !== helper.pid && isHelper(pid)));
+
+  const whole = store.sandboxes({ states: ['running', 'paused'] }).filter(alive);
+  const ours = new Set(whole.map(({ pid }) => pid));
+  await end(processesUsing(data.own).filter((pid) => !ours.has(pid) && engine.runs(executable(pid))));
+  const kept = new Set(whole.map(({ id }) => id));
+  for (const name of readdirSync(data.own))
+    if (!kept.has(name)) await rm(`${data.own}/${name}`, { recursive: true, force: true });
+
+  const adopted = await Promise.all(whole.map((record) => Sandbox.adopt(parts, record, keeper).catch(() => undefined)));
+  const sandboxes = adopted.filter((sandbox) => sandbox !== undefined);
+  settle(parts, new Set(sandboxes.map(({ id }) => id)));
+  return sandboxes;
+}
+
+/** What nobody was told of is forgotten; what somebody may wait for is remembered as ended. */
+function settle({ store, events }: Parts, adopted: Set<string>): void {
+  const lost = store
+    .sandboxes({ states: ['starting', 'running', 'paused', 'stopping'] })
+    .filter(({ id }) => !adopted.has(id));
+  const message = 'the VM ended while forkd was not running';
+  store.together(() => {
+    for (const { id, state } of lost)
+      if (state === 'starting' || state === 'stopping') store.removeSandbox(id);
+      else store.moveSandbox(id, 'exited', { ended_at: Math.floor(Date.now() / 1000), exit_reason: message });
+  });
+  for (const { id, state, owner, snapshot_tag } of lost)
+    if (state === 'running' || state === 'paused')
+      events.tell('crashed', { owner, sandbox_id: id, snapshot_tag, message });
+}
+
+function alive({ pid, start_time }: SandboxRecord): boolean {
+  return pid !== null && runs(pid) && startTime(pid) === start_time;
+}
+
+async function end(pids: number[]): Promise<void> {
+  for (const pid of pids)
+    try {
+      process.kill(pid, 'SIGKILL');
+    } catch {
+      // Gone already.
+    }
+  for (const deadline = Date.now() + DEATH_MS; pids.some(runs); ) {
+    if (Date.now() > deadline)
+      throw new ForkdError('host_unfit', `processes of an earlier daemon do not die: ${pids.filter(runs).join(', ')}`, {
+        hint: 'See what they wait for (ps -o pid,stat,wchan), then start again.',
+      });
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}

@@ -1,0 +1,280 @@
+import { availableParallelism } from 'node:os';
+import type { VmExit } from '@forkd/engine';
+import { asForkdError, ForkdError, newSandboxId } from '@forkd/protocol';
+import { guarded } from './cancel.js';
+import { inParallel } from './parallel.js';
+import type { Parts } from './parts.js';
+import { type Keeper, Sandbox } from './sandbox.js';
+import { checkFiles, checkHost, type SnapshotMeta } from './snapshot.js';
+import { LOCAL_OWNER, type Snapshots } from './snapshots.js';
+import type { Sources } from './sources.js';
+import { Journal } from './store/journal.js';
+import type { SandboxRecord } from './store/records.js';
+
+/** As many as forkd's API ever allowed in one call. */
+export const MAX_CHILDREN = 1000;
+
+/** How often those whose time is up are looked for. */
+const SWEEP_MS = 1_000;
+/** How long one that ended by itself is remembered, with the reason. */
+const REMEMBER_SECS = 3_600;
+
+export interface SpawnOptions {
+  tag: string;
+  n: number;
+  owner?: string;
+  env?: Record<string, string>;
+  metadata?: Record<string, string>;
+  /** Seconds until they end by themselves. */
+  ttl?: number | undefined;
+  cgroups?: string[];
+  /** How many children are started at the same time. @default cores + 1 */
+  width?: number;
+  /** Called for each child as soon as it is ready, before the others are. */
+  onReady?: (sandbox: Sandbox, index: number) => void;
+  signal?: AbortSignal;
+}
+
+/** Children settle one by one: some may fail while others are fine. */
+export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
+
+/** Why a sandbox that was asked to end was. */
+type Order = 'killed' | 'expired';
+
+/** The running sandboxes, and the records of all. */
+export class Sandboxes implements Keeper {
+  readonly #live = new Map<string, { sandbox: Sandbox; settled: Promise<void> }>();
+  readonly #orders = new Map<string, Order>();
+  readonly #spawning = new Set<Promise<unknown>>();
+  readonly #closing = new AbortController();
+  readonly #journal: Journal;
+  readonly #sweeper = setInterval(() => this.#sweep(), SWEEP_MS).unref();
+
+  constructor(
+    private readonly parts: Parts,
+    private readonly snapshots: Snapshots,
+    private readonly sources: Sources,
+  ) {
+    this.#journal = new Journal(parts.store);
+  }
+
+  /** Every sandbox is recorded before it exists, and handed out when the record says that it runs. */
+  spawn(options: SpawnOptions): Promise<SpawnResult[]> {
+    const { n } = options;
+    const signal = AbortSignal.any([this.#closing.signal, ...(options.signal ? [options.signal] : [])]);
+    const spawned = this.snapshots.using(options.tag, async (snapshot) => {
+      if (!Number.isInteger(n) || n < 1 || n > MAX_CHILDREN)
+        throw new ForkdError('invalid_request', `n is 1 to ${MAX_CHILDREN}, not ${n}`);
+      return guarded(signal, () => this.#spawn(snapshot, { ...options, signal }));
+    });
+    this.#spawning.add(spawned);
+    const settled = (): boolean => this.#spawning.delete(spawned);
+    spawned.then(settled, settled);
+    return spawned;
+  }
+
+  async #spawn(snapshot: SnapshotMeta, options: SpawnOptions & { signal: AbortSignal }): Promise<SpawnResult[]> {
+    const { n, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
+    const { engine, data, store } = this.parts;
+    await checkHost(snapshot, engine);
+    await checkFiles(data.snapshots, snapshot);
+    const source = await this.sources.for(snapshot, n, signal);
+    const records = Array.from({ length: n }, () => recordOf(snapshot, options));
+    signal.throwIfAborted();
+    store.addSandboxes(records);
+    return inParallel(n, width, async (index): Promise<SpawnResult> => {
+      const { id } = records[index]!;
+      try {
+        const birth = { id, snapshot, source, index, count: n, env, cgroups, keeper: this, signal };
+        const sandbox = await guarded(signal, () => Sandbox.start(this.parts, birth));
+        await this.#born(sandbox);
+        options.onReady?.(sandbox, index);
+        return { ok: true, sandbox };
+      } catch (thrown) {
+        await this.#journal.write(() => store.removeSandbox(id));
+        return { ok: false, error: asForkdError(thrown) };
+      }
+    });
+  }
+
+  async #born(sandbox: Sandbox): Promise<void> {
+    const { store, events } = this.parts;
+    const { pid, startTime } = sandbox.vm;
+    let record: SandboxRecord | undefined;
+    try {
+      await this.#journal.write(() => {
+        record = store.moveSandbox(sandbox.id, 'running', { pid, start_time: startTime });
+      });
+    } catch (thrown) {
+      await sandbox.stop();
+      throw thrown;
+    }
+    this.own(sandbox);
+    events.tell('spawned', { ...about(sandbox), owner: record?.owner ?? LOCAL_OWNER });
+  }
+
+  /** Looks after a sandbox from here on. */
+  own(sandbox: Sandbox): void {
+    const settled = sandbox.exited.then((exit) => this.#ended(sandbox, exit));
+    // The record of an end that could not be written is made up for at the next start.
+    settled.catch(() => {});
+    this.#live.set(sandbox.id, { sandbox, settled });
+  }
+
+  /** One that has not ended. */
+  get(id: string): Sandbox {
+    const live = this.#live.get(id);
+    if (live) return live.sandbox;
+    const { state, exit_reason } = this.record(id);
+    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}${exit_reason ? `: ${exit_reason}` : ''}`, {
+      details: { state },
+      hint: state === 'exited' ? 'Spawn another one.' : 'Wait until it is running.',
+    });
+  }
+
+  /** One whose guest can be talked to. */
+  running(id: string): Sandbox {
+    const sandbox = this.get(id);
+    const state = this.#orders.has(id) ? 'stopping' : sandbox.paused ? 'paused' : 'running';
+    if (state === 'running') return sandbox;
+    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, {
+      details: { state },
+      hint: state === 'paused' ? 'Resume it first.' : 'It is about to end; spawn another one.',
+    });
+  }
+
+  all(): Sandbox[] {
+    return [...this.#live.values()].map(({ sandbox }) => sandbox);
+  }
+
+  record(id: string): SandboxRecord {
+    const record = this.parts.store.sandbox(id);
+    if (!record) throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
+    return record;
+  }
+
+  kill(id: string): Promise<void> {
+    return this.#end(id, 'killed');
+  }
+
+  async pause(id: string): Promise<SandboxRecord> {
+    return this.#turn(id, 'paused', (sandbox) => sandbox.vm.pause());
+  }
+
+  async resume(id: string): Promise<SandboxRecord> {
+    return this.#turn(id, 'running', (sandbox) => sandbox.vm.resume());
+  }
+
+  /** `ttl`: seconds from now; `null`: it never ends by itself. */
+  change(id: string, { ttl, metadata }: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {
+    this.get(id);
+    return this.parts.store.changeSandbox(id, {
+      ...(ttl !== undefined && { expires_at: ttl === null ? null : now() + ttl }),
+      ...(metadata !== undefined && { metadata }),
+    });
+  }
+
+  /** Ends what is tied to this program; leaves the rest running, to be adopted. */
+  async close(): Promise<void> {
+    clearInterval(this.#sweeper);
+    this.#closing.abort(new ForkdError('cancelled', 'forkd is being stopped'));
+    await Promise.allSettled(this.#spawning);
+    if (this.parts.data.lasting) for (const sandbox of this.all()) sandbox.leave();
+    else await Promise.all(this.all().map(({ id }) => this.kill(id)));
+  }
+
+  /** The record first: after a crash it says what the VM is to be. */
+  async #turn(
+    id: string,
+    state: 'running' | 'paused',
+    order: (sandbox: Sandbox) => Promise<void>,
+  ): Promise<SandboxRecord> {
+    const { store, events } = this.parts;
+    const sandbox = this.get(id);
+    const record = store.moveSandbox(id, state);
+    sandbox.paused = state === 'paused';
+    try {
+      await order(sandbox);
+    } catch (thrown) {
+      sandbox.paused = !sandbox.paused;
+      store.moveSandbox(id, sandbox.paused ? 'paused' : 'running');
+      throw thrown;
+    }
+    events.tell(sandbox.paused ? 'paused' : 'resumed', { ...about(sandbox), owner: record.owner });
+    return record;
+  }
+
+  async #end(id: string, order: Order): Promise<void> {
+    const live = this.#live.get(id);
+    if (!live) {
+      // One that ended by itself is only remembered: killing it forgets it.
+      if (this.record(id).state !== 'exited') this.get(id);
+      this.parts.store.removeSandbox(id);
+      return;
+    }
+    if (!this.#orders.has(id)) {
+      this.parts.store.moveSandbox(id, 'stopping');
+      this.#orders.set(id, order);
+      await live.sandbox.stop();
+    }
+    await live.settled;
+  }
+
+  async #ended(sandbox: Sandbox, exit: VmExit): Promise<void> {
+    const { store, events } = this.parts;
+    const { id } = sandbox;
+    const order = this.#orders.get(id);
+    const { owner } = this.record(id);
+    const why = order ?? reason(exit);
+    await this.#journal.write(() => {
+      if (order === 'killed') store.removeSandbox(id);
+      else store.moveSandbox(id, 'exited', { ended_at: now(), exit_reason: why });
+    });
+    this.#live.delete(id);
+    this.#orders.delete(id);
+    const type = order === 'killed' ? 'deleted' : order || why === SHUT_DOWN ? 'exited' : 'crashed';
+    events.tell(type, { ...about(sandbox), owner, message: why });
+  }
+
+  #sweep(): void {
+    const { store } = this.parts;
+    const expired = store.expired(now());
+    for (const id of expired) if (this.#live.has(id)) void this.#end(id, 'expired').catch(() => {});
+    store.forgetSandboxes(now() - REMEMBER_SECS);
+  }
+}
+
+const SHUT_DOWN = 'the guest shut down';
+
+function reason({ code, signal, lastWords }: VmExit): string {
+  if (code === 0) return SHUT_DOWN;
+  const how = signal !== null ? `by signal ${signal}` : code !== null ? `with code ${code}` : 'unexpectedly';
+  return `the VM ended ${how}\n${lastWords.slice(-1000)}`.trimEnd();
+}
+
+function about(sandbox: Sandbox): { sandbox_id: string; snapshot_tag: string } {
+  return { sandbox_id: sandbox.id, snapshot_tag: sandbox.snapshot.tag };
+}
+
+function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): SandboxRecord {
+  return {
+    id: newSandboxId(),
+    snapshot_tag: tag,
+    owner: options.owner ?? LOCAL_OWNER,
+    state: 'starting',
+    pid: null,
+    start_time: null,
+    created_at: now(),
+    expires_at: options.ttl === undefined ? null : now() + options.ttl,
+    ended_at: null,
+    exit_reason: null,
+    metadata: options.metadata ?? {},
+    memory_limit_mib: null,
+    vcpus: machine.vcpus,
+    memory_mib: machine.memoryMib,
+  };
+}
+
+function now(): number {
+  return Math.floor(Date.now() / 1000);
+}

@@ -1,0 +1,204 @@
+import { existsSync, readdirSync } from 'node:fs';
+import { rename, rm } from 'node:fs/promises';
+import { asForkdError, ForkdError, parseTag, Tag } from '@forkd/protocol';
+import { guarded, unlessAborted } from './cancel.js';
+import { type CreateOptions, createSnapshot } from './create-snapshot.js';
+import type { Parts } from './parts.js';
+import { checkFiles, readSnapshot, type SnapshotMeta } from './snapshot.js';
+import type { Sources } from './sources.js';
+import type { SnapshotRecord } from './store/records.js';
+
+/** Each holds the memory of a whole VM, and writes it to the disk. */
+const MAX_WRITERS = 4;
+
+/** Owner of what a program without tokens makes, and of what is found on disk. */
+export const LOCAL_OWNER = 'local';
+
+/** What is known of a snapshot; `meta` once it is whole, `problem` if that cannot be used. */
+export interface SnapshotView extends SnapshotRecord {
+  meta?: SnapshotMeta;
+  problem?: string;
+}
+
+export interface BeginOptions extends CreateOptions {
+  owner?: string;
+  /** Whether a snapshot that could not be made is remembered with the reason, for those who did not wait. */
+  rememberFailure?: boolean;
+}
+
+/** The snapshots of a data directory: what is on disk, with what the store says of it. */
+export class Snapshots {
+  readonly #leases = new Map<string, number>();
+  readonly #writers = new Set<Promise<unknown>>();
+  readonly #closing = new AbortController();
+
+  constructor(
+    private readonly parts: Parts,
+    private readonly sources: Sources,
+  ) {}
+
+  /** Brings the records in line with the disk: a snapshot that was being written is whole or it has failed. */
+  reconcile(): void {
+    const { store } = this.parts;
+    for (const { tag, status } of store.snapshots()) {
+      const onDisk = this.#onDisk(tag);
+      if (status === 'writing' && onDisk) store.moveSnapshot(tag, 'ready');
+      else if (status === 'writing')
+        store.moveSnapshot(tag, 'failed', { warning: 'forkd ended while the snapshot was being written' });
+      else if (status === 'ready' && !onDisk) store.removeSnapshot(tag);
+    }
+  }
+
+  async list(): Promise<SnapshotView[]> {
+    for (const tag of readdirSync(this.parts.data.snapshots)) await this.#record(tag);
+    return Promise.all(this.parts.store.snapshots().map((record) => this.#view(record)));
+  }
+
+  async get(tag: string): Promise<SnapshotView> {
+    const record = await this.#record(tag);
+    if (!record) throw new ForkdError('snapshot_not_found', `there is no snapshot ${JSON.stringify(tag)}`);
+    return this.#view(record);
+  }
+
+  /** A snapshot children can be made of, or why not. */
+  async ready(tag: string): Promise<SnapshotMeta> {
+    const { status, warning } = await this.get(tag);
+    if (status === 'ready') return readSnapshot(this.parts.data.snapshots, tag);
+    const why = warning === null ? '' : `: ${warning}`;
+    throw new ForkdError('state_conflict', `snapshot ${tag} is ${status}${why}`, {
+      hint: status === 'writing' ? 'Wait until it is ready.' : 'Remove it and create it again.',
+      details: { state: status },
+    });
+  }
+
+  /** As `ready`; until the work is done the snapshot cannot be removed. */
+  async using<T>(tag: string, work: (snapshot: SnapshotMeta) => Promise<T>): Promise<T> {
+    const snapshot = await this.ready(tag);
+    this.#leases.set(tag, (this.#leases.get(tag) ?? 0) + 1);
+    try {
+      return await work(snapshot);
+    } finally {
+      const left = (this.#leases.get(tag) ?? 0) - 1;
+      if (left > 0) this.#leases.set(tag, left);
+      else this.#leases.delete(tag);
+    }
+  }
+
+  /** Takes the tag at once; `done` settles when the snapshot is ready or has failed. */
+  begin(options: BeginOptions): { record: SnapshotRecord; done: Promise<SnapshotMeta> } {
+    const { store } = this.parts;
+    const tag = parseTag(options.tag);
+    if (this.#onDisk(tag)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
+    if (this.#writers.size >= MAX_WRITERS)
+      throw new ForkdError('overloaded', `${MAX_WRITERS} snapshots are being written already`);
+    const record: SnapshotRecord = {
+      tag,
+      owner: options.owner ?? LOCAL_OWNER,
+      status: 'writing',
+      created_at: Math.floor(Date.now() / 1000),
+      recipe: options.recipeName,
+      warning: null,
+    };
+    store.addSnapshot(record);
+    const done = this.#write(record, options);
+    this.#writers.add(done);
+    const settled = (): boolean => this.#writers.delete(done);
+    done.then(settled, settled);
+    return { record, done };
+  }
+
+  async remove(tag: string, users: number): Promise<void> {
+    const { store, events, data } = this.parts;
+    const record = await this.get(tag);
+    if (record.status === 'writing')
+      throw new ForkdError('state_conflict', `snapshot ${tag} is writing`, { details: { state: 'writing' } });
+    const inUse = users + (this.#leases.get(tag) ?? 0);
+    if (inUse > 0)
+      throw new ForkdError('state_conflict', `snapshot ${tag} is in use by ${inUse} running sandboxes`, {
+        hint: 'Kill them first.',
+      });
+    await this.sources.drop(tag);
+    if (this.#onDisk(tag)) await this.#discard(tag);
+    store.removeSnapshot(tag);
+    events.tell('deleted', { owner: record.owner, snapshot_tag: tag });
+    await rm(this.#trash(tag), { recursive: true, force: true });
+    await rm(`${data.snapshots}/${tag}`, { recursive: true, force: true });
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(new ForkdError('cancelled', 'forkd is being stopped'));
+    await Promise.allSettled(this.#writers);
+  }
+
+  async #write({ tag, owner }: SnapshotRecord, options: BeginOptions): Promise<SnapshotMeta> {
+    const { store, events } = this.parts;
+    const signal = AbortSignal.any([this.#closing.signal, ...(options.signal ? [options.signal] : [])]);
+    const onProgress: CreateOptions['onProgress'] = (progress) => {
+      const { step, detail } = progress;
+      events.tell('progress', { owner, snapshot_tag: tag, message: detail ? `${step}: ${detail}` : step });
+      options.onProgress?.(progress);
+    };
+    let published = false;
+    try {
+      const meta = await guarded(signal, async () => {
+        const snapshot = await createSnapshot(this.parts, { ...options, onProgress, signal });
+        published = true;
+        onProgress({ step: 'zygote', detail: 'rehearsing what every child does first' });
+        await unlessAborted(signal, this.sources.prepare(snapshot));
+        return snapshot;
+      });
+      store.moveSnapshot(tag, 'ready');
+      events.tell('created', { owner, snapshot_tag: tag });
+      return meta;
+    } catch (thrown) {
+      await this.sources.drop(tag);
+      if (published) await this.#discard(tag);
+      const { message } = asForkdError(thrown);
+      if (options.rememberFailure) store.moveSnapshot(tag, 'failed', { warning: message.slice(0, 4000) });
+      else store.removeSnapshot(tag);
+      events.tell('deleted', { owner, snapshot_tag: tag, message });
+      await rm(this.#trash(tag), { recursive: true, force: true });
+      throw thrown;
+    }
+  }
+
+  /** One step on disk, so that it is there whole or not at all; what is left is swept at the next start. */
+  #discard(tag: string): Promise<void> {
+    return rename(`${this.parts.data.snapshots}/${tag}`, this.#trash(tag));
+  }
+
+  #trash(tag: string): string {
+    return `${this.parts.data.own}/removed-${tag}`;
+  }
+
+  #onDisk(tag: string): boolean {
+    return existsSync(`${this.parts.data.snapshots}/${tag}/snapshot.json`);
+  }
+
+  /** Also of one that another program has put there, or taken away. */
+  async #record(tag: string): Promise<SnapshotRecord | undefined> {
+    if (!Tag.safeParse(tag).success) return undefined;
+    const { store, data } = this.parts;
+    const record = store.snapshot(tag);
+    if (record && (record.status !== 'ready' || this.#onDisk(tag))) return record;
+    if (record) store.removeSnapshot(tag);
+    if (!this.#onDisk(tag)) return undefined;
+    const meta = await readSnapshot(data.snapshots, tag).catch(() => undefined);
+    if (!meta) return undefined;
+    const { created_at_unix: created_at, recipe } = meta;
+    const found = { tag, owner: LOCAL_OWNER, status: 'ready', created_at, recipe, warning: null } as const;
+    store.addSnapshot(found);
+    return found;
+  }
+
+  async #view(record: SnapshotRecord): Promise<SnapshotView> {
+    if (record.status !== 'ready') return record;
+    try {
+      const meta = await readSnapshot(this.parts.data.snapshots, record.tag);
+      await checkFiles(this.parts.data.snapshots, meta);
+      return { ...record, meta };
+    } catch (thrown) {
+      return { ...record, problem: asForkdError(thrown).message };
+    }
+  }
+}
