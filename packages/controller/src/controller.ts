@@ -3,6 +3,7 @@ import { type HostHelper, Scope } from '@forkd/host';
 import { claim } from './claim.js';
 import { DataDirectory } from './data-directory.js';
 import { Events } from './events.js';
+import { MemoryLimits } from './memory-limit.js';
 import type { Parts } from './parts.js';
 import { recover } from './recovery.js';
 import type { Sandbox } from './sandbox.js';
@@ -48,7 +49,9 @@ export class Controller implements AsyncDisposable {
     if (lasting) scope.add(await claim(data.own));
     const store = new SqliteStore(lasting ? data.state : ':memory:');
     scope.add(() => store.close());
-    const controller = new Controller({ data, engine, helper, store, events: new Events() }, scope.release());
+    const parts = { data, engine, helper, store, events: new Events(), limits: new MemoryLimits(data.own) };
+    scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ id }) => id) : [])));
+    const controller = new Controller(parts, scope.release());
     await controller.#recover();
     return controller;
   }

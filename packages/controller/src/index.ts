@@ -3,6 +3,7 @@ export type { CreateOptions } from './create-snapshot.js';
 export type { Events } from './events.js';
 export { type Leaks, leaks, NO_LEAKS } from './leaks.js';
 export { inParallel } from './parallel.js';
+export { processesUsing } from './processes.js';
 export type { Progress, Report } from './progress.js';
 export { cpuMs } from './quiet.js';
 export { Sandbox, type Timeline } from './sandbox.js';

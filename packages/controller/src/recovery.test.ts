@@ -1,5 +1,5 @@
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { runs as isAlive } from './processes.js';
 import { close, dataDirectory, openController, plainRecipe, startProgram, until } from './testing.js';
@@ -85,6 +85,26 @@ it('what is not whole is ended and removed, what was lost is said to be', async 
     first!.id,
   ]);
   await controller.kill(third!.id);
+  await close(controller);
+});
+
+it('a memory limit holds, and its cgroup goes with the sandbox', async () => {
+  const controller = await openController(root, true);
+  const [result] = await controller.spawn({ tag: 'plain', n: 1, memoryLimitMib: 32 });
+  if (!result?.ok) throw result?.error;
+  const { id, vm, guest } = result.sandbox;
+  const cgroup = readFileSync(`/proc/${vm.pid}/cgroup`, 'utf8')
+    .split('\n')
+    .find((line) => line.endsWith(`/${id}`))!;
+  const path = `/sys/fs/cgroup/${cgroup.includes(':memory:') ? 'memory' : ''}${cgroup.split(':')[2]}`;
+  expect(existsSync(path)).toBe(true);
+  const filled = guest.exec({
+    command: 'dd if=/dev/zero of=/dev/shm/x bs=1M count=56 2>/dev/null',
+    timeoutMs: 30_000,
+  });
+  await expect(filled).rejects.toMatchObject({ code: 'vmm_exited' });
+  await until(() => controller.record(id).state === 'exited', 5000);
+  expect(existsSync(path)).toBe(false);
   await close(controller);
 });
 

@@ -27,6 +27,7 @@ export async function recover(parts: Parts, keeper: Keeper): Promise<Sandbox[]> 
   for (const name of readdirSync(data.own))
     if (!kept.has(name)) await rm(`${data.own}/${name}`, { recursive: true, force: true });
 
+  await parts.limits.sweep(kept);
   const adopted = await Promise.all(whole.map((record) => Sandbox.adopt(parts, record, keeper).catch(() => undefined)));
   const sandboxes = adopted.filter((sandbox) => sandbox !== undefined);
   settle(parts, new Set(sandboxes.map(({ id }) => id)));

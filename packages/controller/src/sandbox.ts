@@ -27,6 +27,7 @@ export interface Birth {
   index: number;
   count: number;
   env: Record<string, string>;
+  memoryLimitMib: number | null;
   cgroups: string[];
   keeper: Keeper;
   signal: AbortSignal;
@@ -49,12 +50,17 @@ export class Sandbox implements AsyncDisposable {
 
   /** Restores a child and makes it its own: no sandbox exists before its guest has acknowledged who it is. */
   static async start(parts: Parts, birth: Birth): Promise<Sandbox> {
-    const { id, snapshot, source, index, count, signal, cgroups } = birth;
+    const { id, snapshot, source, index, count, signal, memoryLimitMib } = birth;
     const started = performance.now();
     await using scope = new Scope();
     const directory = `${parts.data.own}/${id}`;
     signal.throwIfAborted();
     await placeFor(parts, source, directory, scope);
+    const cgroups = [...birth.cgroups];
+    if (memoryLimitMib !== null) {
+      scope.add(() => parts.limits.remove(id));
+      cgroups.push(await parts.limits.make(id, memoryLimitMib));
+    }
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
     const guest = connectGuest(await vm.channel());
@@ -71,6 +77,7 @@ export class Sandbox implements AsyncDisposable {
     await using scope = new Scope();
     const directory = `${parts.data.own}/${id}`;
     scope.add(() => rm(directory, { recursive: true, force: true }));
+    if (record.memory_limit_mib !== null) scope.add(() => parts.limits.remove(id));
     const process = { pid: record.pid ?? 0, startTime: record.start_time ?? 0 };
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, directory, ...process }));

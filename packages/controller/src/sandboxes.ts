@@ -27,6 +27,7 @@ export interface SpawnOptions {
   metadata?: Record<string, string>;
   /** Seconds until they end by themselves. */
   ttl?: number | undefined;
+  memoryLimitMib?: number | null | undefined;
   cgroups?: string[];
   /** How many children are started at the same time. @default cores + 1 */
   width?: number;
@@ -83,9 +84,9 @@ export class Sandboxes implements Keeper {
     signal.throwIfAborted();
     store.addSandboxes(records);
     return inParallel(n, width, async (index): Promise<SpawnResult> => {
-      const { id } = records[index]!;
+      const { id, memory_limit_mib: memoryLimitMib } = records[index]!;
       try {
-        const birth = { id, snapshot, source, index, count: n, env, cgroups, keeper: this, signal };
+        const birth = { id, snapshot, source, index, count: n, env, memoryLimitMib, cgroups, keeper: this, signal };
         const sandbox = await guarded(signal, () => Sandbox.start(this.parts, birth));
         await this.#born(sandbox);
         options.onReady?.(sandbox, index);
@@ -269,7 +270,7 @@ function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): Sandbo
     ended_at: null,
     exit_reason: null,
     metadata: options.metadata ?? {},
-    memory_limit_mib: null,
+    memory_limit_mib: options.memoryLimitMib ?? null,
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
   };

@@ -16,10 +16,7 @@ const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
 let daemon: ChildProcess;
 let url: string;
 
-beforeAll(async () => {
-  mkdirSync(IMAGES, { recursive: true });
-  symlinkSync(IMAGES, `${root}/images`);
-  writeFileSync(`${root}/token`, `${TOKEN}\n`);
+async function start(): Promise<void> {
   const args = [MAIN, '--bind', '127.0.0.1:0', '--data', root, '--token-file', `${root}/token`];
   daemon = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   url = await new Promise((found, failed) => {
@@ -29,12 +26,23 @@ beforeAll(async () => {
       if (address) found(address[0]);
     });
   });
+}
+
+beforeAll(async () => {
+  mkdirSync(IMAGES, { recursive: true });
+  symlinkSync(IMAGES, `${root}/images`);
+  writeFileSync(`${root}/token`, `${TOKEN}\n`);
+  await start();
 });
 
-afterAll(async () => {
+async function stop(signal: 'SIGTERM' | 'SIGKILL'): Promise<unknown> {
   const ended = new Promise((done) => daemon.once('exit', done));
-  daemon.kill('SIGTERM');
-  expect(await ended).toBe(0);
+  daemon.kill(signal);
+  return ended;
+}
+
+afterAll(async () => {
+  expect(await stop('SIGTERM')).toBe(0);
   expect(leaks(root)).toEqual(NO_LEAKS);
   rmSync(root, { recursive: true });
 });
@@ -193,8 +201,18 @@ describe('with VMs', () => {
     expect((await call('DELETE', '/v1/snapshots/numpy')).status).toBe(204);
   });
 
-  it('what it leaves running ends with it', async () => {
+  it('what runs goes on when the daemon ends, in order or not, and belongs to the next one', async () => {
     await call('POST', '/v1/snapshots', { tag: 'left', recipe: 'python-numpy' });
-    expect((await call('POST', '/v1/sandboxes', { snapshot_tag: 'left', n: 3 })).status).toBe(201);
+    const { body: left } = await call('POST', '/v1/sandboxes', { snapshot_tag: 'left', n: 3 });
+    const ids = (left as SandboxInfo[]).map(({ id }) => id).sort();
+    for (const signal of ['SIGTERM', 'SIGKILL'] as const) {
+      await stop(signal);
+      await start();
+      const { body } = await call('GET', '/v1/sandboxes');
+      expect((body as SandboxInfo[]).map(({ id }) => id).sort()).toEqual(ids);
+      for (const id of ids)
+        expect((await call('POST', `/v1/sandboxes/${id}/eval`, { code: '6 * 7' })).body.result).toBe('42');
+    }
+    for (const id of ids) expect((await call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
   });
 });

@@ -35,7 +35,7 @@ async function serve(): Promise<void> {
   const app = createApp(controller, config, VERSION);
   await app.listen({ host: config.host, port: config.port });
   const lost = helper.ended.then(() => new ForkdError('internal', 'the host helper ended'));
-  const failure = await Promise.race([stopped, lost]);
+  const failure = await Promise.race([stopped.then(() => undefined), lost]);
   await app.close();
   if (failure) throw failure;
 }

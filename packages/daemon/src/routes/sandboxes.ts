@@ -40,6 +40,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       env: body.env,
       metadata: body.metadata,
       ttl: body.ttl_secs,
+      memoryLimitMib: body.memory_limit_mib,
       // Who comes back with the same key wants what was begun; nobody would ever ask for the children of anyone else.
       ...(request.headers['idempotency-key'] === undefined && { signal }),
     });

@@ -1,0 +1,73 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { processesUsing } from '@forkd/controller';
+import type { SandboxInfo, SnapshotInfo } from '@forkd/protocol';
+import type { DaemonProcess } from './daemon-process.js';
+import { call, type Promised } from './load.js';
+
+export interface Findings {
+  orphans: string[];
+  unusable_tags: string[];
+  lost_sandboxes: string[];
+  leaked_files: string[];
+}
+
+/** Compares what a daemon that has just started says with what was promised, what runs and what is on disk. */
+export async function audit(daemon: DaemonProcess, data: string, promised: Promised): Promise<Findings> {
+  const sandboxes = (await call(daemon, 'GET', '/v1/sandboxes')).json as SandboxInfo[];
+  const snapshots = (await call(daemon, 'GET', '/v1/snapshots')).json as SnapshotInfo[];
+  // Before anything is spawned: the daemon has nothing running but what it lists.
+  const processes = orphans(data, daemon, sandboxes);
+  const files = leakedFiles(data, sandboxes, snapshots);
+  const lost = await lostSandboxes(daemon, sandboxes, promised);
+  const unusable = await unusableTags(daemon, snapshots, promised);
+  return { orphans: processes, unusable_tags: unusable, lost_sandboxes: lost, leaked_files: files };
+}
+
+function orphans(data: string, daemon: DaemonProcess, sandboxes: SandboxInfo[]): string[] {
+  const known = new Set([daemon.pid, daemon.helper, ...sandboxes.map(({ pid }) => pid)]);
+  return processesUsing(data)
+    .filter((pid) => !known.has(pid))
+    .map((pid) => `${pid} ${readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ').slice(0, 300)}`);
+}
+
+function leakedFiles(data: string, sandboxes: SandboxInfo[], snapshots: SnapshotInfo[]): string[] {
+  const ids = new Set(sandboxes.map(({ id }) => id));
+  const tags = new Set(snapshots.map(({ tag }) => tag));
+  const directories = readdirSync(`${data}/run/daemon`).filter((name) => !ids.has(name));
+  const saved = readdirSync(`${data}/snapshots`).filter((name) => !tags.has(name));
+  const sockets = readFileSync('/proc/net/unix', 'utf8')
+    .split('\n')
+    .filter((line) => line.includes(` ${data}/`) && !sandboxes.some(({ id }) => line.includes(`/${id}/`)));
+  return [...directories, ...saved, ...sockets];
+}
+
+/** One that was promised must be there, and be itself. */
+async function lostSandboxes(daemon: DaemonProcess, sandboxes: SandboxInfo[], promised: Promised): Promise<string[]> {
+  const there = new Set(sandboxes.map(({ id }) => id));
+  const lost = [...promised.sandboxes].filter((id) => !there.has(id));
+  for (const { id } of sandboxes) {
+    const { status, json } = await call(daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args: ['hostname'] });
+    const name = (json as { stdout?: string }).stdout?.trim();
+    if (status !== 200 || name !== id) lost.push(`${id}: ${status} ${JSON.stringify(json).slice(0, 300)}`);
+    // Also those nobody was told of are there for good: a client finds them in the list.
+    else promised.sandboxes.add(id);
+  }
+  return lost;
+}
+
+/** One that was promised must be ready, none may be in the writing, and whatever is ready must give a child. */
+async function unusableTags(daemon: DaemonProcess, snapshots: SnapshotInfo[], promised: Promised): Promise<string[]> {
+  const ready = new Set(snapshots.filter(({ status }) => status === 'ready').map(({ tag }) => tag));
+  const unusable = ['base', ...promised.tags].filter((tag) => !ready.has(tag));
+  for (const { tag, status } of snapshots)
+    if (status === 'writing') unusable.push(`${tag} is still being written`);
+    else if (status === 'failed') await call(daemon, 'DELETE', `/v1/snapshots/${tag}`);
+  for (const tag of ready) {
+    const spawned = await call(daemon, 'POST', '/v1/sandboxes', { snapshot_tag: tag });
+    if (spawned.status === 201)
+      for (const { id } of spawned.json as SandboxInfo[]) await call(daemon, 'DELETE', `/v1/sandboxes/${id}`);
+    else unusable.push(`${tag}: ${JSON.stringify(spawned.json).slice(0, 300)}`);
+    if (tag !== 'base') promised.tags.add(tag);
+  }
+  return unusable;
+}
