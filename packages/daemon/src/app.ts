@@ -1,28 +1,60 @@
 import { randomUUID } from 'node:crypto';
 import type { Controller } from '@forkd/controller';
-import fastify, { type FastifyInstance } from 'fastify';
-import { authenticate } from './authenticate.js';
+import fastify, { type FastifyInstance, LogController } from 'fastify';
+import type { AuditLog } from './audit.js';
+import { authenticate, authorize } from './authenticate.js';
+import { withoutBadUrls } from './bad-url.js';
 import type { Config } from './config.js';
 import { replyErrors } from './error-replies.js';
+import { limitConcurrency, limitRate } from './limits.js';
+import { describeDaemon, observeRequest } from './metrics.js';
+import { followOperations } from './operation.js';
+import { logRequest } from './request-log.js';
 import { execRoutes } from './routes/exec.js';
 import { laterRoutes } from './routes/later.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
 import { systemRoutes } from './routes/system.js';
+import type { Tokens } from './tokens.js';
+import { Tracer } from './tracing.js';
 
 /** Standard input of a command is the largest honest thing in a body. */
 const BODY_LIMIT = 16 << 20;
 
-export function createApp(controller: Controller, config: Config, version: string): FastifyInstance {
+/** No name is as long as this; what is longer is for the schemas to refuse, as everything else is. */
+const LONGEST_PARAM = 64 << 10;
+
+/** What is read again while the daemon runs. */
+export interface Edge {
+  tokens: Tokens;
+  audit: AuditLog;
+}
+
+export function createApp(controller: Controller, config: Config, edge: Edge, version: string): FastifyInstance {
   const app = fastify({
-    logger: { level: process.env.FORKD_LOG ?? 'info' },
+    logger: { level: config.logLevel },
+    logController: new LogController({ disableRequestLogging: true, requestIdLogLabel: 'request_id' }),
     bodyLimit: BODY_LIMIT,
     genReqId: () => randomUUID(),
-    routerOptions: { ignoreTrailingSlash: true },
+    return503OnClosing: false,
+    rewriteUrl: withoutBadUrls,
+    routerOptions: { ignoreTrailingSlash: true, maxParamLength: LONGEST_PARAM },
   });
   app.removeContentTypeParser('text/plain');
+  describeDaemon(version, config.branchConcurrency);
+  const followers = [observeRequest, logRequest, edge.audit.write.bind(edge.audit)];
+  if (config.otlpEndpoint !== undefined) {
+    const tracer = new Tracer(config.otlpEndpoint, version, app.log);
+    app.addHook('onClose', () => tracer[Symbol.asyncDispose]());
+    followers.push(tracer.trace.bind(tracer));
+  }
+  // In this order: what is refused is recorded too, and nothing is spent on a request before it is known who makes it.
+  followOperations(app, followers);
   replyErrors(app);
-  authenticate(app, config.token);
+  limitConcurrency(app, config.maxConcurrent);
+  authenticate(app, edge.tokens);
+  limitRate(app, config.rateLimit);
+  authorize(app);
   systemRoutes(app, controller, version);
   snapshotRoutes(app, controller, config.recipes);
   sandboxRoutes(app, controller);

@@ -1,28 +1,66 @@
-import { createHash, timingSafeEqual } from 'node:crypto';
-import { ForkdError } from '@forkd/protocol';
+import type { IncomingMessage } from 'node:http';
+import { ForkdError, ROLES, roleOf } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
-import { LOCAL } from './caller.js';
+import { type Caller, LOCAL } from './caller.js';
+import { isLoopback } from './config.js';
+import { peerOf } from './peer.js';
+import type { Tokens } from './tokens.js';
 
 /** Exactly these, byte for byte: no decoding, no folding of case, nothing below them. */
 const OPEN_PATHS = new Set(['/healthz', '/healthz/']);
 
-/** Every request but the health check must carry the token, also one for a path that does not exist. */
-export function authenticate(app: FastifyInstance, token: string | undefined): void {
+export function isOpen({ url }: IncomingMessage): boolean {
+  return OPEN_PATHS.has(url ?? '');
+}
+
+/** Every request but the health check must say who makes it, also one for a path that does not exist. */
+export function authenticate(app: FastifyInstance, tokens: Tokens): void {
   app.decorateRequest('caller', null as never);
   app.addHook('onRequest', async (request) => {
-    request.caller = LOCAL;
-  });
-  if (token === undefined) return;
-  const expected = digest(token);
-  app.addHook('onRequest', async ({ raw, headers }) => {
-    if (OPEN_PATHS.has(raw.url ?? '')) return;
-    const presented = /^Bearer (.+)$/.exec(headers.authorization ?? '')?.[1];
-    if (presented === undefined) throw new ForkdError('unauthenticated', 'missing bearer token');
-    // Digests have one length whatever was sent, so the comparison takes one time.
-    if (!timingSafeEqual(digest(presented), expected)) throw new ForkdError('unauthenticated', 'invalid bearer token');
+    if (!isOpen(request.raw)) request.caller = identify(tokens, request.raw);
   });
 }
 
-function digest(text: string): Buffer {
-  return createHash('sha256').update(text).digest();
+/** Who makes a request may also do it. A route that is in no table is for admins. */
+export function authorize(app: FastifyInstance): void {
+  app.addHook('onRequest', async ({ caller, is404, raw, routeOptions }) => {
+    if (is404 || isOpen(raw)) return;
+    const { route } = routeOptions.config;
+    const needed = route ? roleOf(route) : 'admin';
+    if (ROLES.indexOf(caller.role) < ROLES.indexOf(needed))
+      throw new ForkdError(
+        'forbidden',
+        `this needs the role ${needed}, and the token ${caller.name} has ${caller.role}`,
+      );
+  });
+}
+
+export function identify(tokens: Tokens, request: IncomingMessage): Caller {
+  const { local } = peerOf(request.socket);
+  const { authorization } = request.headers;
+  if (!tokens.required) {
+    if (!local) refuseWebPages(request);
+    return LOCAL;
+  }
+  if (local && authorization === undefined) return LOCAL;
+  const presented = /^Bearer (.+)$/.exec(authorization ?? '')?.[1];
+  if (presented === undefined) throw new ForkdError('unauthenticated', 'missing bearer token');
+  const caller = tokens.find(presented);
+  if (!caller) throw new ForkdError('unauthenticated', 'invalid bearer token');
+  return caller;
+}
+
+/**
+ * Without a token, being on this host is the only proof asked for. The browser of whoever sits at it is there too, and a
+ * page of any site can make it call: by a name that resolves to loopback, or across origins.
+ */
+function refuseWebPages({ headers }: IncomingMessage): void {
+  const host = headers.host ?? '';
+  const name = /^\[(.*)\]/.exec(host)?.[1] ?? host.replace(/:\d*$/, '');
+  const hint = 'Call it by a loopback address, or start the daemon with --token-file.';
+  if (name.toLowerCase() !== 'localhost' && !isLoopback(name))
+    throw new ForkdError('forbidden', 'without a token, only calls to a loopback address are taken', { hint });
+  const { origin } = headers;
+  if (origin !== undefined && !(URL.canParse(origin) && new URL(origin).host === host.toLowerCase()))
+    throw new ForkdError('forbidden', 'without a token, no calls from pages of other sites are taken', { hint });
 }

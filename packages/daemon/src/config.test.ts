@@ -1,54 +1,107 @@
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { afterAll, expect, it } from 'vitest';
-import { readConfig } from './config.js';
+import { describe, expect, it } from 'vitest';
+import { type Config, readConfig } from './config.js';
+import { FLAGS, helpText, readFlags } from './flags.js';
 
-const root = mkdtempSync(`${tmpdir()}/forkd-config-`);
-afterAll(() => rmSync(root, { recursive: true }));
-
-function token(text: string): string {
-  const file = `${root}/token`;
-  writeFileSync(file, text);
-  return file;
+function read(args: string[], env: NodeJS.ProcessEnv = {}): Config {
+  const flags = readFlags(args, env);
+  if (typeof flags === 'string') throw new Error(flags);
+  return readConfig(flags, '/r');
 }
 
 it('flags beat the environment, the environment beats the defaults', () => {
-  expect(readConfig([], {}, '/r')).toMatchObject({ host: '127.0.0.1', port: 8889, recipes: '/r' });
-  expect(readConfig([], { FORKD_BIND: '[::1]:1' }, '/r')).toMatchObject({ host: '::1', port: 1 });
-  expect(readConfig(['--bind', '127.0.0.2:2'], { FORKD_BIND: '[::1]:1' }, '/r')).toMatchObject({
-    host: '127.0.0.2',
-    port: 2,
+  expect(read([])).toMatchObject({ tcp: { host: '127.0.0.1', port: 8889 }, recipes: '/r' });
+  expect(read([], { FORKD_BIND: '' })).toMatchObject({ tcp: { port: 8889 } });
+  expect(read([], { FORKD_BIND: '[::1]:1' })).toMatchObject({ tcp: { host: '::1', port: 1 } });
+  expect(read(['--bind', '127.0.0.2:2'], { FORKD_BIND: '[::1]:1' })).toMatchObject({ tcp: { host: '127.0.0.2' } });
+});
+
+it('what is not named is in the data directory', () => {
+  expect(read(['--data', '/d'])).toMatchObject({
+    state: '/d/state.db',
+    snapshotRoot: '/d/snapshots',
+    auditLog: '/d/audit.log',
   });
 });
 
-it.each([
-  '',
-  'short',
-  'REPLACE_ME_PLEASE_REPLACE_ME',
-  'change_me_change_me_change_me',
-  'has a space in the middle of it',
-])('the token %j is refused', (text) => {
-  expect(() => readConfig(['--token-file', token(text)], {}, '/r')).toThrowError(
-    expect.objectContaining({ code: 'invalid_request' }),
-  );
+it('every flag of forkd is taken, also after "serve"', () => {
+  const forkd = {
+    bind: '127.0.0.1:1',
+    state: '/s/state.db',
+    'snapshot-root': '/s/snapshots',
+    'audit-log': '/s/audit.log',
+    'token-file': '/s/token',
+    'tls-cert': '/s/cert',
+    'tls-key': '/s/key',
+    'prewarm-scratch-dir': '/dev/shm/x',
+    'branch-concurrency': '7',
+  };
+  const args = Object.entries(forkd).flatMap(([name, value]) => [`--${name}`, value]);
+  const expected = {
+    tcp: { host: '127.0.0.1', port: 1, tls: { cert: '/s/cert', key: '/s/key' } },
+    state: '/s/state.db',
+    snapshotRoot: '/s/snapshots',
+    auditLog: '/s/audit.log',
+    tokenFile: '/s/token',
+    branchConcurrency: 7,
+  };
+  expect(read(['serve', ...args])).toMatchObject(expected);
+  const names = Object.entries(forkd).map(([name, value]) => [FLAGS[name as keyof typeof forkd].env, value]);
+  expect(read([], Object.fromEntries(names))).toMatchObject(expected);
 });
 
-it('other addresses than loopback need a token', () => {
-  for (const bind of ['0.0.0.0:8889', '[::]:8889', '192.0.2.1:8889'])
-    expect(() => readConfig(['--bind', bind], {}, '/r')).toThrowError(/without a token/);
-  const args = ['--bind', '0.0.0.0:8889', '--token-file', token('0123456789abcdef\n')];
-  expect(readConfig(args, {}, '/r').token).toBe('0123456789abcdef');
+describe('bug class 5: an address others can reach without a token', () => {
+  it.each(['0.0.0.0:8889', '[::]:8889', '192.0.2.1:8889', '[::ffff:127.0.0.1]:8889'])('%s is refused', (bind) => {
+    expect(() => read(['--bind', bind])).toThrowError(/without a token/);
+    expect(read(['--bind', bind, '--token-file', '/t']).tcp).toMatchObject({ port: 8889 });
+    expect(read(['--bind', bind, '--tokens-file', '/t']).tcp).toMatchObject({ port: 8889 });
+  });
 });
 
 it.each(['8889', 'localhost:8889', '127.0.0.1:99999', '127.0.0.1:', ':8889', '127.0.0.1:x'])(
   'the address %j is refused',
   (bind) => {
-    expect(() => readConfig(['--bind', bind], {}, '/r')).toThrowError(/cannot bind/);
+    expect(() => read(['--bind', bind])).toThrowError(/cannot bind/);
   },
 );
 
+it.each([
+  [['--bind', 'none'], /nothing to listen on/],
+  [['--tls-cert', '/c'], /belong together/],
+  [['--tls-key', '/k'], /belong together/],
+  [['--state', '/var/lib/forkd/state.json'], /JSON/],
+  [['--branch-concurrency', '0'], /from 1 to/],
+  [['--branch-concurrency', '-1'], /./],
+  [['--rate-limit', '1e3'], /whole number/],
+  [['--max-concurrent', '0'], /from 1 to/],
+  [['--log-level', 'loud'], /none of/],
+  [['--socket', `/${'x'.repeat(107)}`], /107 bytes/],
+  [['--otlp-endpoint', 'file:///x'], /not an http/],
+  [['stray'], /stray/],
+])('%j is refused with a hint', (args, message) => {
+  expect(() => read(args)).toThrowError(
+    expect.objectContaining({ message: expect.stringMatching(message), hint: expect.stringMatching(/./) }),
+  );
+});
+
 it('an unknown flag is refused with those that exist', () => {
-  expect(() => readConfig(['--colour'], {}, '/r')).toThrowError(
-    expect.objectContaining({ hint: expect.stringContaining('--bind') }),
+  expect(() => read(['--colour'])).toThrowError(
+    expect.objectContaining({ hint: expect.stringContaining('--tokens-file') }),
+  );
+});
+
+it('bug class 6: help names every flag and variable, and tells nothing of the environment', () => {
+  const secrets = Object.fromEntries(Object.values(FLAGS).map(({ env }) => [env, `secret-of-${env}`]));
+  expect(readFlags(['--help'], secrets)).toBe('help');
+  for (const [name, { env }] of Object.entries(FLAGS)) {
+    expect(helpText()).toContain(`--${name} `);
+    expect(helpText()).toContain(`[${env}]`);
+  }
+  expect(helpText()).not.toContain('secret-of');
+});
+
+it('a URL that may hold a password is not repeated in the error', () => {
+  const url = 'ftp://user:hunter2@host';
+  expect(() => read(['--otlp-endpoint', url])).toThrowError(
+    expect.objectContaining({ message: expect.not.stringContaining('hunter2') }),
   );
 });

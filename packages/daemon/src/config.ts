@@ -1,71 +1,119 @@
-import { readFileSync } from 'node:fs';
 import { isIP } from 'node:net';
-import { parseArgs } from 'node:util';
+import { join, resolve } from 'node:path';
 import { ForkdError } from '@forkd/protocol';
+import type { FlagName, Flags } from './flags.js';
 
 export interface Config {
-  host: string;
-  port: number;
+  /** `undefined`: no TCP. */
+  tcp: { host: string; port: number; tls: { cert: string; key: string } | undefined } | undefined;
+  /** Path of the Unix socket. */
+  socket: string | undefined;
+  /** `undefined` both: nobody is asked who they are, which is only allowed on loopback. */
+  tokenFile: string | undefined;
+  tokensFile: string | undefined;
   data: string;
+  /** The database file. */
+  state: string;
+  snapshotRoot: string;
   recipes: string;
-  /** `undefined`: nobody is asked who they are, which is only allowed on loopback. */
-  token: string | undefined;
+  branchConcurrency: number;
+  /** Requests a second for each token; 0: no limit. */
+  rateLimit: number;
+  maxConcurrent: number;
+  auditLog: string;
+  /** 0: never rotated. */
+  auditMaxBytes: number;
+  otlpEndpoint: string | undefined;
+  logLevel: string;
 }
 
-const TOKEN_BYTES = 16;
+const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
-/** Flags beat the environment, the environment beats the defaults. */
-export function readConfig(argv: string[], env: NodeJS.ProcessEnv, recipes: string): Config {
-  const text = { type: 'string' } as const;
-  const options = { bind: text, data: text, recipes: text, 'token-file': text };
-  let flags: { [Name in keyof typeof options]?: string };
-  try {
-    ({ values: flags } = parseArgs({ args: argv, options }));
-  } catch (cause) {
-    throw invalid((cause as Error).message, 'Known: --bind HOST:PORT --data DIR --recipes DIR --token-file FILE');
-  }
-  const { host, port } = parseBind(flags.bind ?? env.FORKD_BIND ?? '127.0.0.1:8889');
-  const tokenFile = flags['token-file'] ?? env.FORKD_TOKEN_FILE;
-  const token = tokenFile === undefined ? undefined : readToken(tokenFile);
-  if (token === undefined && !isLoopback(host))
-    throw invalid(`refusing to listen on ${host} without a token`, 'Give --token-file, or bind a loopback address.');
+/** Checks everything that can be checked without opening a file. */
+export function readConfig(flags: Flags, recipes: string): Config {
+  const data = resolve(flags('data')!);
+  const socket = flags('socket');
+  const tcp = readTcp(flags);
+  if (!tcp && socket === undefined)
+    throw invalid('there is nothing to listen on', 'Give --socket, or --bind an address.');
+  const state = flags('state') ?? join(data, 'state.db');
+  if (state.endsWith('.json'))
+    throw invalid('--state is a JSON file', 'The state is a database now: name a new file, such as state.db.');
   return Object.freeze({
-    host,
-    port,
-    data: flags.data ?? env.FORKD_DATA ?? '/var/lib/forkd',
-    recipes: flags.recipes ?? env.FORKD_RECIPES ?? recipes,
-    token,
+    tcp,
+    socket: socket === undefined ? undefined : checkSocket(resolve(socket)),
+    tokenFile: flags('token-file'),
+    tokensFile: flags('tokens-file'),
+    data,
+    state: resolve(state),
+    snapshotRoot: resolve(flags('snapshot-root') ?? join(data, 'snapshots')),
+    recipes: flags('recipes') ?? recipes,
+    branchConcurrency: number(flags, 'branch-concurrency', 1, 1024),
+    rateLimit: number(flags, 'rate-limit', 0, 1_000_000),
+    maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
+    auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),
+    auditMaxBytes: number(flags, 'audit-max-mb', 0, 1 << 20) * 2 ** 20,
+    otlpEndpoint: readEndpoint(flags('otlp-endpoint')),
+    logLevel: oneOf('log-level', LOG_LEVELS, flags('log-level')!),
   });
+}
+
+function readTcp(flags: Flags): Config['tcp'] {
+  const [cert, key] = [flags('tls-cert'), flags('tls-key')];
+  if ((cert === undefined) !== (key === undefined))
+    throw invalid('a certificate and its key belong together', 'Give both --tls-cert and --tls-key, or neither.');
+  const bind = flags('bind')!;
+  if (bind === 'none') return undefined;
+  const address = parseBind(bind);
+  if (flags('token-file') === undefined && flags('tokens-file') === undefined && !isLoopback(address.host))
+    throw invalid(
+      `refusing to listen on ${address.host} without a token`,
+      'Give --token-file or --tokens-file, or bind a loopback address.',
+    );
+  return { ...address, tls: cert === undefined || key === undefined ? undefined : { cert, key } };
 }
 
 function parseBind(bind: string): { host: string; port: number } {
   const match = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]]+)):(\d{1,5})$/.exec(bind);
   const [host, port] = [match?.[1] ?? match?.[2] ?? '', Number(match?.[3])];
   if (!match || isIP(host) === 0 || port > 65_535)
-    throw invalid(`cannot bind ${JSON.stringify(bind)}`, 'Give ADDRESS:PORT, such as 127.0.0.1:8889 or [::1]:8889.');
+    throw invalid(
+      `cannot bind ${JSON.stringify(bind)}`,
+      'Give ADDRESS:PORT, such as 127.0.0.1:8889 or [::1]:8889, or "none".',
+    );
   return { host, port };
 }
 
-function isLoopback(host: string): boolean {
+export function isLoopback(host: string): boolean {
   return host === '::1' || /^127\.\d+\.\d+\.\d+$/.test(host);
 }
 
-/** The rules of forkd: long enough, and not the placeholder of a manifest that somebody forgot to fill in. */
-export function readToken(file: string): string {
-  let token: string;
-  try {
-    token = readFileSync(file, 'utf8').trim();
-  } catch {
-    throw invalid(`cannot read the token file ${file}`, 'Check its path and permissions.');
-  }
-  if (/^(REPLACE_ME|CHANGE_ME)/i.test(token))
-    throw invalid('the token is a placeholder', 'Write a random one into the file.');
-  if (Buffer.byteLength(token) < TOKEN_BYTES || /\s/.test(token))
-    throw invalid(
-      `the token must have at least ${TOKEN_BYTES} bytes and no spaces`,
-      'For example: openssl rand -hex 32',
-    );
-  return token;
+function checkSocket(path: string): string {
+  // The kernel's sun_path has 108 bytes, one of which ends it.
+  if (Buffer.byteLength(path) > 107)
+    throw invalid('the path of the socket is longer than 107 bytes', 'Choose a shorter one, such as /run/forkd.sock.');
+  return path;
+}
+
+/** The URL is not repeated in the error: it may hold a password. */
+function readEndpoint(text: string | undefined): string | undefined {
+  if (text === undefined) return undefined;
+  if (!URL.canParse(text) || !/^https?:$/.test(new URL(text).protocol))
+    throw invalid('the OTLP endpoint is not an http or https URL', 'For example: http://127.0.0.1:4318');
+  return text;
+}
+
+function number(flags: Flags, name: FlagName, least: number, most: number): number {
+  const text = flags(name)!;
+  const value = Number(text);
+  if (!/^\d{1,9}$/.test(text) || value < least || value > most)
+    throw invalid(`--${name} is not a whole number from ${least} to ${most}`, `Correct --${name} or leave it out.`);
+  return value;
+}
+
+function oneOf(name: FlagName, values: string[], value: string): string {
+  if (!values.includes(value)) throw invalid(`--${name} is none of ${values.join(', ')}`, `Correct --${name}.`);
+  return value;
 }
 
 function invalid(message: string, hint: string): ForkdError {

@@ -1,5 +1,6 @@
 import { asForkdError, type ErrorBody, type ErrorCode, ForkdError, ROUTES, type Route } from '@forkd/protocol';
 import type { FastifyError, FastifyInstance } from 'fastify';
+import { isBadUrl } from './bad-url.js';
 
 /** What the framework itself refuses, in our words. */
 const FRAMEWORK: Record<string, [ErrorCode, string]> = {
@@ -8,7 +9,6 @@ const FRAMEWORK: Record<string, [ErrorCode, string]> = {
   FST_ERR_CTP_EMPTY_JSON_BODY: ['invalid_request', 'the body is empty'],
   FST_ERR_CTP_INVALID_JSON_BODY: ['invalid_request', 'the body is not valid JSON'],
   FST_ERR_CTP_INVALID_CONTENT_LENGTH: ['invalid_request', 'the body is not as long as its Content-Length says'],
-  FST_ERR_BAD_URL: ['invalid_request', 'the URL is not valid'],
 };
 
 const PATTERNS = Object.values<Route>(ROUTES).map(({ method, path }) => ({
@@ -20,10 +20,16 @@ const PATTERNS = Object.values<Route>(ROUTES).map(({ method, path }) => ({
 export function replyErrors(app: FastifyInstance): void {
   app.setErrorHandler((thrown: FastifyError, request, reply) => {
     const error = translate(thrown);
-    if (error.code === 'internal') request.log.error(thrown);
+    request.operation.outcome = error.code;
+    if (error.code === 'internal') request.operation.broke = thrown;
     return reply.code(error.status).send(errorBody(error, request.id));
   });
+  app.addHook('onRequest', async ({ raw }) => {
+    if (raw.httpVersion === '1.1' && raw.headers.host === undefined)
+      throw new ForkdError('invalid_request', 'the header Host is missing');
+  });
   app.setNotFoundHandler((request, reply) => {
+    if (isBadUrl(request.raw)) throw new ForkdError('invalid_request', 'the URL is not valid');
     const path = request.url.split('?')[0]!;
     const methods = PATTERNS.filter(({ pattern }) => pattern.test(path)).map(({ method }) => method);
     if (methods.length === 0)

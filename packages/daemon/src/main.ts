@@ -1,4 +1,3 @@
-import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Controller } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
@@ -6,7 +5,12 @@ import { HostHelper, nativeBinary } from '@forkd/host';
 import { buildInitramfs, buildKernel } from '@forkd/images';
 import { asForkdError, ForkdError } from '@forkd/protocol';
 import { createApp } from './app.js';
+import { AuditLog } from './audit.js';
 import { readConfig } from './config.js';
+import { helpText, readFlags } from './flags.js';
+import { listen } from './listeners.js';
+import { onHangup, stopSignal } from './signals.js';
+import { Tokens } from './tokens.js';
 
 const VERSION = '0.1.0';
 const RECIPES = fileURLToPath(new URL('../../../recipes', import.meta.url));
@@ -21,21 +25,30 @@ try {
 
 /** Runs until SIGTERM or SIGINT; then no request is left half done. Sandboxes run on, to be adopted by the next one. */
 async function serve(): Promise<void> {
-  const config = readConfig(process.argv.slice(2), process.env, RECIPES);
+  const flags = readFlags(process.argv.slice(2), process.env);
+  if (flags === 'help') return void process.stdout.write(helpText());
+  if (flags === 'version') return console.log(`forkd ${VERSION}`);
+  const config = readConfig(flags, RECIPES);
+  const tokens = new Tokens(config);
   if (process.getuid?.() !== 0) throw new ForkdError('not_permitted', 'forkd needs root to start VMs');
-  const stopped = new Promise<void>((resolve) => {
-    process.once('SIGTERM', resolve).once('SIGINT', resolve);
-  });
-  await using helper = HostHelper.start(`${resolve(config.data)}/run/daemon`);
+  const stopped = stopSignal();
+  await using helper = HostHelper.start(`${config.data}/run/daemon`);
   const store = `${config.data}/images`;
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
-  await using controller = await Controller.open(config.data, engine, helper, { lasting: true });
-  const app = createApp(controller, config, VERSION);
-  await app.listen({ host: config.host, port: config.port });
+  const { snapshotRoot: snapshots, state } = config;
+  await using controller = await Controller.open(config.data, engine, helper, { lasting: true, snapshots, state });
+  const audit = new AuditLog(config);
+  const app = createApp(controller, config, { tokens, audit }, VERSION);
+  const listeners = await listen(app, config);
+  onHangup(app.log, {
+    tokens: () => tokens.reload(),
+    certificate: () => listeners.reload(),
+    'audit log': () => audit.reopen(),
+  });
   const lost = helper.ended.then(() => new ForkdError('internal', 'the host helper ended'));
   const failure = await Promise.race([stopped.then(() => undefined), lost]);
-  await app.close();
+  await listeners.drain();
   if (failure) throw failure;
 }

@@ -11,7 +11,7 @@ export interface Input<R extends Route> {
   body: Part<R['body']>;
   request: FastifyRequest;
   reply: FastifyReply;
-  /** Aborts when the client goes away, and when it has been answered. */
+  /** Aborts when the client goes away, when it has been answered, and for a stream when the daemon is to end. */
   signal: AbortSignal;
 }
 
@@ -24,16 +24,15 @@ export function serveRoute<R extends Route>(
   app.route({
     method: route.method,
     url: route.path,
+    config: { route },
     handler: async (request, reply) => {
-      const gone = new AbortController();
-      reply.raw.once('close', () => gone.abort());
       return handle({
         params: parsed('path', route.params, request.params),
         query: parsed('query', route.query ?? undefined, request.query),
         body: parsed('body', route.body, request.body),
         request,
         reply,
-        signal: gone.signal,
+        signal: request.operation.signal,
       } as Input<R>);
     },
   });

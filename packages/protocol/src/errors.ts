@@ -33,6 +33,13 @@ export const ERRORS = {
     retry: 'fix-request',
     hint: 'Send JSON, with "Content-Type: application/json".',
   },
+  request_timeout: { status: 408, retry: 'retry', hint: 'Send the whole request without long pauses.' },
+  expectation_failed: {
+    status: 417,
+    retry: 'fix-request',
+    hint: 'Leave the header Expect out, or send "100-continue".',
+  },
+  headers_too_large: { status: 431, retry: 'fix-request', hint: 'Send a shorter URL, and fewer or shorter headers.' },
   not_implemented: { status: 501, retry: 'give-up', hint: 'This version of forkd does not have it yet.' },
   recipe_invalid: {
     status: 400,

@@ -1,0 +1,122 @@
+import { parseArgs } from 'node:util';
+import { ForkdError } from '@forkd/protocol';
+
+interface Flag {
+  takes: string;
+  env: string;
+  help: string;
+  /** Only where it is the same on every host: `--help` prints it, and must not print anything of the environment. */
+  fallback?: string;
+}
+
+/** forkd's flags with its names and variables first, then ours. */
+export const FLAGS = {
+  bind: {
+    takes: 'ADDRESS:PORT',
+    env: 'FORKD_BIND',
+    help: 'where to listen for TCP; "none": nowhere',
+    fallback: '127.0.0.1:8889',
+  },
+  state: { takes: 'FILE', env: 'FORKD_STATE', help: 'the database (default: state.db in the data directory)' },
+  'snapshot-root': {
+    takes: 'DIR',
+    env: 'FORKD_SNAPSHOT_ROOT',
+    help: 'where snapshots are kept (default: snapshots in the data directory)',
+  },
+  'audit-log': {
+    takes: 'FILE',
+    env: 'FORKD_AUDIT_LOG',
+    help: 'one JSON line per request (default: audit.log in the data directory)',
+  },
+  'token-file': { takes: 'FILE', env: 'FORKD_TOKEN_FILE', help: 'one token, with the role admin' },
+  'tls-cert': { takes: 'FILE', env: 'FORKD_TLS_CERT', help: 'certificate chain (PEM) for TCP, with --tls-key' },
+  'tls-key': { takes: 'FILE', env: 'FORKD_TLS_KEY', help: 'its private key (PEM)' },
+  'prewarm-scratch-dir': {
+    takes: 'DIR',
+    env: 'FORKD_PREWARM_SCRATCH_DIR',
+    help: 'accepted for compatibility, not used: nothing is prewarmed by copying',
+  },
+  'branch-concurrency': {
+    takes: 'N',
+    env: 'FORKD_BRANCH_CONCURRENCY',
+    help: 'branches at the same time, at least 1',
+    fallback: '4',
+  },
+  data: { takes: 'DIR', env: 'FORKD_DATA', help: 'the data directory', fallback: '/var/lib/forkd' },
+  recipes: { takes: 'DIR', env: 'FORKD_RECIPES', help: 'the recipes (default: those that came with forkd)' },
+  socket: { takes: 'PATH', env: 'FORKD_SOCKET', help: 'listen on a Unix socket too; who may open it needs no token' },
+  'tokens-file': {
+    takes: 'FILE',
+    env: 'FORKD_TOKENS_FILE',
+    help: 'several tokens (TOML: [[token]] with name, role, and token or token_sha256)',
+  },
+  'rate-limit': {
+    takes: 'N',
+    env: 'FORKD_RATE_LIMIT',
+    help: 'requests a second for each token; 0: no limit',
+    fallback: '1000',
+  },
+  'max-concurrent': {
+    takes: 'N',
+    env: 'FORKD_MAX_CONCURRENT',
+    help: 'requests at the same time',
+    fallback: '512',
+  },
+  'audit-max-mb': {
+    takes: 'N',
+    env: 'FORKD_AUDIT_MAX_MB',
+    help: 'size at which the audit log is rotated; 0: never',
+    fallback: '64',
+  },
+  'otlp-endpoint': {
+    takes: 'URL',
+    env: 'OTEL_EXPORTER_OTLP_ENDPOINT',
+    help: 'send OpenTelemetry traces there (OTLP over HTTP)',
+  },
+  'log-level': {
+    takes: 'LEVEL',
+    env: 'FORKD_LOG',
+    help: 'trace, debug, info, warn, error, fatal or silent',
+    fallback: 'info',
+  },
+} as const satisfies Record<string, Flag>;
+
+export type FlagName = keyof typeof FLAGS;
+export type Flags = (name: FlagName) => string | undefined;
+
+/** Flags beat the environment, the environment beats the defaults. An empty variable is none. */
+export function readFlags(argv: string[], env: NodeJS.ProcessEnv): Flags | 'help' | 'version' {
+  const text = { type: 'string' } as const;
+  const yes = { type: 'boolean' } as const;
+  const names = Object.keys(FLAGS) as FlagName[];
+  const options = { ...Object.fromEntries(names.map((name) => [name, text])), help: yes, version: yes };
+  // forkd's program is started as `forkd-controller serve …`.
+  const args = argv[0] === 'serve' ? argv.slice(1) : argv;
+  let given: Record<string, string | boolean | undefined>;
+  try {
+    ({ values: given } = parseArgs({ args, options }));
+  } catch (thrown) {
+    throw new ForkdError('invalid_request', (thrown as Error).message.split('. ')[0]!, {
+      hint: `Known: ${names.map((name) => `--${name}`).join(' ')} --help --version`,
+    });
+  }
+  if (given.help) return 'help';
+  if (given.version) return 'version';
+  return (name) => {
+    const { env: variable, fallback }: Flag = FLAGS[name];
+    return (given[name] as string | undefined) ?? (env[variable] || undefined) ?? fallback;
+  };
+}
+
+export function helpText(): string {
+  const rows = Object.entries<Flag>(FLAGS).map(([name, { takes, env, help, fallback }]) => [
+    `  --${name} ${takes}`,
+    `${help}${fallback === undefined ? '' : ` (default: ${fallback})`} [${env}]`,
+  ]);
+  rows.push(['  --help', 'this text'], ['  --version', 'the version']);
+  const width = Math.max(...rows.map(([left]) => left!.length));
+  const lines = rows.map(([left, right]) => `${left!.padEnd(width)}  ${right}`);
+  const signals =
+    'SIGHUP reads tokens and certificate again and reopens the audit log; SIGTERM ends when all is answered.';
+  return ['Usage: forkd-controller [serve] [options]', '', ...lines, '', signals, ''].join('\n');
+}

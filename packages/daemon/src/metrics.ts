@@ -1,0 +1,82 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
+import { nameOf, type Operation } from './operation.js';
+
+const registry = new Registry();
+const registers = [registry];
+// Process CPU, memory, open descriptors, event-loop lag, garbage collection.
+collectDefaultMetrics({ register: registry, eventLoopMonitoringPrecision: 100 });
+
+/** From half a millisecond, which an eval takes, to the minutes of a first boot. */
+const buckets = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300];
+
+function gauge(name: string, help: string): Gauge {
+  return new Gauge({ name, help, registers });
+}
+
+function seconds<Label extends string>(name: string, help: string, labelNames: Label[] = []): Histogram<Label> {
+  return new Histogram({ name, help, labelNames, buckets, registers });
+}
+
+/** Every label has few values that are known beforehand: never an id, a tag or a path somebody made up. */
+export const metrics = {
+  // forkd's five, the last of them below.
+  snapshots: gauge('forkd_snapshots_total', 'Snapshots that exist.'),
+  sandboxes: gauge('forkd_sandboxes_active', 'Sandboxes that have not ended.'),
+  branches: gauge('forkd_branches_in_flight', 'Branches being made.'),
+  branchCap: gauge('forkd_branch_concurrency_cap', 'Branches that may be made at the same time.'),
+
+  requests: new Counter({
+    name: 'forkd_requests_total',
+    help: 'Requests answered.',
+    labelNames: ['route', 'method', 'status'],
+    registers,
+  }),
+  requestSeconds: seconds('forkd_request_seconds', 'From a request to the end of its answer.', ['route']),
+  spawned: new Counter({ name: 'forkd_sandboxes_spawned_total', help: 'Sandboxes started.', registers }),
+  exited: new Counter({
+    name: 'forkd_sandboxes_exited_total',
+    help: 'Sandboxes that have ended, by why.',
+    labelNames: ['reason'],
+    registers,
+  }),
+  spawnSeconds: seconds('forkd_spawn_seconds', 'From asking for a sandbox to each phase of its start.', ['phase']),
+  execSeconds: seconds('forkd_exec_seconds', 'Execs that were answered with their result.'),
+  evalSeconds: seconds('forkd_eval_seconds', 'Evals that were answered with their result.'),
+  bootSeconds: seconds('forkd_boot_seconds', 'From starting a VM for a new snapshot to its agent answering.'),
+};
+
+const buildInfo = new Gauge({ name: 'forkd_build_info', help: 'The version.', labelNames: ['version'], registers });
+
+/** What does not change while the daemon runs. */
+export function describeDaemon(version: string, branchConcurrency: number): void {
+  buildInfo.set({ version }, 1);
+  metrics.branchCap.set(branchConcurrency);
+}
+
+export function observeRequest({ route, request, status, seconds, outcome }: Operation): void {
+  const path = route?.path ?? 'unknown';
+  metrics.requests.inc({ route: path, method: request.method, status });
+  // How long somebody keeps watching events says nothing.
+  if (route?.replyType !== 'text/event-stream' && route?.replyType !== 'websocket')
+    metrics.requestSeconds.observe({ route: path }, seconds);
+  if (outcome !== 'ok') return;
+  const name = nameOf(route);
+  if (name === 'exec') metrics.execSeconds.observe(seconds);
+  if (name === 'eval') metrics.evalSeconds.observe(seconds);
+}
+
+/** For each sandbox that is ready; the phases of a start are seconds since it was asked for. */
+export function observeSpawn(phases: { started: number; restored: number; ready: number }): void {
+  metrics.spawned.inc();
+  for (const [phase, value] of Object.entries(phases)) metrics.spawnSeconds.observe({ phase }, value);
+}
+
+export type ExitReason = 'killed' | 'expired' | 'crashed' | 'other';
+
+export function observeExit(reason: ExitReason): void {
+  metrics.exited.inc({ reason });
+}
+
+export async function metricsText(): Promise<{ type: string; text: string }> {
+  return { type: registry.contentType, text: await registry.metrics() };
+}

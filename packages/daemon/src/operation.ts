@@ -1,0 +1,117 @@
+import { type ErrorCode, ROUTES, type Route, SandboxId, Tag } from '@forkd/protocol';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { peerOf } from './peer.js';
+
+declare module 'fastify' {
+  interface FastifyContextConfig {
+    /** The row of the table this route serves. */
+    route?: Route;
+  }
+  interface FastifyRequest {
+    operation: Operation;
+  }
+  interface FastifyInstance {
+    /** What is being answered now. */
+    operations: Set<Operation>;
+  }
+}
+
+/** What a request was about: from its path, and what its handler adds with `audited`. */
+export interface Subjects {
+  sandbox?: string | string[];
+  snapshot?: string;
+}
+
+/** One request until its answer has been sent or its client has gone: what logs, metrics and traces tell about. */
+export class Operation {
+  readonly startedAt = Date.now();
+  readonly remote: string;
+  outcome: 'ok' | ErrorCode = 'ok';
+  /** What broke inside, for the log alone. */
+  broke: unknown;
+  subjects: Subjects;
+  status = 0;
+  seconds = 0;
+  readonly #start = performance.now();
+  readonly #gone = new AbortController();
+
+  constructor(
+    readonly request: FastifyRequest,
+    readonly reply: FastifyReply,
+  ) {
+    this.remote = peerOf(request.raw.socket).address;
+    this.subjects = fromPath(request);
+  }
+
+  /** Aborts when the client goes away, when it has been answered, and for a stream when the daemon is to end. */
+  get signal(): AbortSignal {
+    return this.#gone.signal;
+  }
+
+  get route(): Route | undefined {
+    return this.request.routeOptions.config.route;
+  }
+
+  /** As the client asked for it, without the query. */
+  get path(): string {
+    return this.request.originalUrl.split('?', 1)[0]!;
+  }
+
+  /** Goes on until somebody ends it: nothing to wait for. */
+  get endless(): boolean {
+    return this.route?.replyType === 'text/event-stream' || this.route?.replyType === 'websocket';
+  }
+
+  abort(): void {
+    this.#gone.abort();
+  }
+
+  end(): void {
+    const { statusCode, headersSent } = this.reply.raw;
+    // An upgraded connection is answered past the response.
+    const answered = headersSent || statusCode === 101;
+    this.status = answered ? statusCode : 499;
+    if (!answered) this.outcome = 'cancelled';
+    this.seconds = (performance.now() - this.#start) / 1000;
+    this.abort();
+  }
+}
+
+/** Tells each follower of each operation once, at its end. Its hook must be the first. */
+export function followOperations(app: FastifyInstance, followers: ((operation: Operation) => void)[]): void {
+  app.decorate('operations', new Set<Operation>());
+  app.decorateRequest('operation', null as never);
+  app.addHook('onRequest', async (request, reply) => {
+    const operation = new Operation(request, reply);
+    request.operation = operation;
+    app.operations.add(operation);
+    reply.header('x-request-id', request.id);
+    // Not the framework's onResponse: that is not called when the client goes away before it is answered.
+    reply.raw.once('close', () => {
+      app.operations.delete(operation);
+      operation.end();
+      for (const follow of followers) follow(operation);
+    });
+  });
+}
+
+/** For handlers: which things the request has made or touched. */
+export function audited(request: FastifyRequest, subjects: Subjects): void {
+  Object.assign(request.operation.subjects, subjects);
+}
+
+function fromPath({ params, routeOptions }: FastifyRequest): Subjects {
+  if (routeOptions.config.route === undefined) return {};
+  const { id, tag } = params as Record<string, unknown>;
+  return {
+    ...(SandboxId.safeParse(id).success && { sandbox: id as string }),
+    ...(Tag.safeParse(tag).success && { snapshot: tag as string }),
+  };
+}
+
+const NAMES = new Map(Object.entries<Route>(ROUTES).map(([name, route]) => [route, name]));
+
+/** The name of a row of the table. */
+export function nameOf(route: Route | undefined): string | undefined {
+  return route && NAMES.get(route);
+}
