@@ -119,6 +119,22 @@ describe('a hostile guest', () => {
     });
   });
 
+  it('cannot send more or less of a file than it promised', async () => {
+    for (const size of [2, 4])
+      await against(
+        (stream) => {
+          stream.respond({ ':status': 200, 'content-length': size });
+          stream.end('abc');
+        },
+        async (guest) => {
+          const read = async () => {
+            for await (const _ of (await guest.files.readStream('/x')).stream);
+          };
+          await expect(read()).rejects.toMatchObject({ code: 'guest_protocol' });
+        },
+      );
+  });
+
   it('cannot hang a caller', async () => {
     await against(
       () => {},

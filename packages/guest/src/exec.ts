@@ -28,7 +28,8 @@ export async function exec(
   return { ...(await process.wait()), ...output.finish() };
 }
 
-async function feed(process: GuestProcess, stdin: string | Uint8Array | Readable): Promise<void> {
+/** Gives a process all of its standard input. */
+export async function feed(process: GuestProcess, stdin: string | Uint8Array | Readable): Promise<void> {
   try {
     if (typeof stdin === 'string' || stdin instanceof Uint8Array) await process.write(stdin);
     else for await (const chunk of stdin) await process.write(chunk);

@@ -1,8 +1,8 @@
 import { createHash, randomBytes } from 'node:crypto';
-import { mkdir, readFile, symlink, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { AgentFixture } from './agent.fixture.js';
+import { AgentFixture, until } from './agent.fixture.js';
 import type { GuestClient } from './index.js';
 
 describe('files', () => {
@@ -39,16 +39,46 @@ describe('files', () => {
     };
     await guest.files.writeStream(path, source());
     const received = createHash('sha256');
-    for await (const part of await guest.files.readStream(path)) received.update(part);
+    const { size, stream } = await guest.files.readStream(path);
+    expect(size).toBe(24 << 20);
+    for await (const part of stream) received.update(part);
     expect(received.digest('hex')).toBe(sent.digest('hex'));
     await expect(guest.files.read(path, { maxBytes: 1000 })).rejects.toMatchObject({ code: 'too_large' });
+  });
+
+  it('replaces a file only by a whole one, keeping its mode and the link to it', async () => {
+    const folder = join(root, 'whole');
+    await guest.files.write(join(folder, 'f'), 'old');
+    await chmod(join(folder, 'f'), 0o755);
+    await symlink('f', join(folder, 'link'));
+    const broken = async function* () {
+      yield 'half';
+      throw new Error('the source is gone');
+    };
+    await expect(guest.files.writeStream(join(folder, 'f'), broken())).rejects.toMatchObject({
+      code: 'invalid_request',
+    });
+    await expect(guest.files.writeStream(join(folder, 'new'), broken())).rejects.toThrow('the source failed');
+    await until(async () => (await readdir(folder)).join() === 'f,link');
+    expect(await readFile(join(folder, 'f'), 'utf8')).toBe('old');
+    await guest.files.write(join(folder, 'link'), 'new');
+    expect(await readFile(join(folder, 'f'), 'utf8')).toBe('new');
+    expect(await guest.files.stat(join(folder, 'link'))).toMatchObject({
+      mode: 0o755,
+      symlinkTarget: join(folder, 'f'),
+    });
+    await guest.files.write('/proc/self/comm', 'renamed');
+    expect((await guest.files.read('/proc/self/comm')).toString()).toBe('renamed\n');
   });
 
   it('names what is wrong', async () => {
     await expect(guest.files.read(join(root, 'none'))).rejects.toMatchObject({ code: 'file_not_found' });
     await expect(guest.files.read(root)).rejects.toMatchObject({ code: 'invalid_request' });
     await expect(guest.files.write(root, 'x')).rejects.toMatchObject({ code: 'invalid_request' });
-    await expect(guest.files.write('/dev/full/x', 'x')).rejects.toThrow();
+    await expect(guest.files.write('/dev/full/x', 'x')).rejects.toMatchObject({ code: 'state_conflict' });
+    await expect(guest.files.write('/proc/x', 'x')).rejects.toMatchObject({ code: 'file_not_found' });
+    await expect(guest.files.remove('/proc/version')).rejects.toMatchObject({ code: 'not_permitted' });
+    await expect(guest.files.stat(root, { user: 'nobody-here' })).rejects.toMatchObject({ code: 'invalid_request' });
     await expect(guest.files.stat(join(root, 'none'))).rejects.toMatchObject({ code: 'file_not_found' });
     await expect(guest.files.list(join(root, 'none'))).rejects.toMatchObject({ code: 'file_not_found' });
     await expect(guest.files.rename(join(root, 'none'), root)).rejects.toMatchObject({ code: 'file_not_found' });
@@ -115,7 +145,7 @@ describe('files', () => {
 
   it('leaves nothing half-read behind', async () => {
     const path = join(root, 'big');
-    for await (const _ of await guest.files.readStream(path)) break;
+    for await (const _ of (await guest.files.readStream(path)).stream) break;
     expect((await readFile(path)).length).toBe(24 << 20);
     expect((await guest.health()).protocol).toBe(1);
   });

@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { envelope, messages } from './connect-json.js';
 import type { CallOptions } from './exchange.js';
 import { basicUser } from './process.js';
+import type { Refusal } from './refusal.js';
 import { get, parseReply, post, type Request, type Transport } from './transport.js';
 
 export interface FileOptions extends CallOptions {
@@ -13,12 +14,21 @@ export interface FileOptions extends CallOptions {
 const READ_LIMIT = 64 << 20;
 const TRANSFER_TIMEOUT_MS = 600_000;
 const UPLOAD_REPLY_LIMIT = 64 << 10;
-const NOT_FOUND = {
-  not_found: 'file_not_found',
-  404: 'file_not_found',
-  400: 'invalid_request',
-  invalid_argument: 'invalid_request',
-} as const;
+const INVALID = ['invalid_request', 'Check the path (is it a file, or a folder?) and the user.'] as const;
+const FORBIDDEN = ['not_permitted', 'Nobody may do this in the sandbox, also not root; choose another path.'] as const;
+const IN_THE_WAY = ['state_conflict', 'Something else is there: remove it, or choose another path.'] as const;
+const REFUSED: Refusal = {
+  not_found: ['file_not_found'],
+  404: ['file_not_found'],
+  invalid_argument: INVALID,
+  400: INVALID,
+  unauthenticated: INVALID,
+  401: INVALID,
+  permission_denied: FORBIDDEN,
+  403: FORBIDDEN,
+  already_exists: IN_THE_WAY,
+  409: IN_THE_WAY,
+};
 
 const FileInfo = z.object({
   name: z.string().default(''),
@@ -65,21 +75,25 @@ export class GuestFiles {
     return exchange.collect(maxBytes);
   }
 
-  async readStream(path: string, options: FileOptions = {}): Promise<Readable> {
+  /** `size` is what the guest promises: the stream fails rather than end with more or less. */
+  async readStream(path: string, options: FileOptions = {}): Promise<{ size: number | undefined; stream: Readable }> {
     const exchange = await this.#download(path, options);
-    return Readable.from(exchange.chunks(), { objectMode: false });
+    const promised = (await exchange.response)['content-length'];
+    const size = promised !== undefined && /^\d{1,15}$/.test(promised) ? Number(promised) : undefined;
+    return { size, stream: Readable.from(exactly(size, exchange.chunks()), { objectMode: false }) };
   }
 
   async write(path: string, data: string | Uint8Array, options: FileOptions = {}): Promise<void> {
     await this.writeStream(path, [data], options);
   }
 
+  /** The file takes its name when all of it has arrived; until then what was there stays. */
   async writeStream(
     path: string,
     data: AsyncIterable<Uint8Array | string> | Iterable<Uint8Array | string>,
     { user, ...options }: FileOptions = {},
   ): Promise<void> {
-    const headers = { 'content-type': 'application/octet-stream', ...basicUser(user) };
+    const headers = { 'content-type': 'application/octet-stream', 'forkd-upload': 'whole', ...basicUser(user) };
     const request = this.#request('write', path, post(filesPath(path), headers));
     const exchange = this.#transport.open(request, { timeoutMs: TRANSFER_TIMEOUT_MS, ...options });
     const sent = exchange.send(data).catch((thrown: unknown) => {
@@ -142,7 +156,7 @@ export class GuestFiles {
     const exchange = this.#transport.open(request, options);
     exchange.stream.end(envelope({ path, recursive, includeEntry: true }));
     await this.#transport.accepted(exchange, request);
-    const events = messages(request.what, exchange.chunks(), WatchMessage, NOT_FOUND);
+    const events = messages(request.what, exchange.chunks(), WatchMessage, REFUSED);
     const first = await events.next();
     if (first.done || !first.value.start) {
       exchange.abandon();
@@ -159,7 +173,7 @@ export class GuestFiles {
   }
 
   #request(verb: string, path: string, headers: Request['headers']): Request {
-    return { what: `${verb} ${path.slice(0, 500)}`, headers, refused: NOT_FOUND };
+    return { what: `${verb} ${path.slice(0, 500)}`, headers, refused: REFUSED };
   }
 
   #call<S extends z.ZodType>(
@@ -178,8 +192,19 @@ async function* changes(events: AsyncGenerator<z.output<typeof WatchMessage>>): 
   for await (const { filesystem } of events) if (filesystem) yield filesystem;
 }
 
+async function* exactly(size: number | undefined, chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  let left = size ?? Number.POSITIVE_INFINITY;
+  for await (const chunk of chunks) {
+    left -= chunk.length;
+    if (left < 0) break;
+    yield chunk;
+  }
+  if (size !== undefined && left !== 0)
+    throw new ForkdError('guest_protocol', `the guest promised ${size} bytes and sent ${left < 0 ? 'more' : 'less'}`);
+}
+
 function filesPath(path: string): string {
-  return `/files?path=${encodeURIComponent(path)}`;
+  return `/files?${new URLSearchParams({ path })}`;
 }
 
 function shortType(type: string): 'file' | 'dir' | 'other' {

@@ -35,9 +35,10 @@ describe('processes', () => {
     expect(done.stdout).toBe('a b|é|/root|root|/usr\n');
   });
 
+  const INVALID = { code: 'invalid_request' };
   it('refuses an unknown user, a missing directory and a missing program', async () => {
-    await expect(guest.exec({ command: 'true', user: 'nobody-here' })).rejects.toMatchObject({ code: 'guest_error' });
-    await expect(guest.exec({ command: 'true', cwd: '/not/there' })).rejects.toMatchObject({ code: 'guest_error' });
+    await expect(guest.exec({ command: 'true', user: 'nobody-here' })).rejects.toMatchObject(INVALID);
+    await expect(guest.exec({ command: 'true', cwd: '/not/there' })).rejects.toMatchObject(INVALID);
     await expect(guest.exec({ args: ['/not/there'] })).rejects.toThrow(/cannot start/);
   });
 

@@ -2,6 +2,7 @@ import { ForkdError } from '@forkd/protocol';
 import { z } from 'zod';
 import { envelope, messages } from './connect-json.js';
 import type { CallOptions, Exchange } from './exchange.js';
+import type { Refusal } from './refusal.js';
 import { signalName } from './signals.js';
 import { post, type Transport } from './transport.js';
 
@@ -33,6 +34,9 @@ export interface Exit {
 /** The agent ends the process on time; a guest that does not is given this much longer. */
 const MARGIN_MS = 5_000;
 const INPUT_CHUNK = 256 << 10;
+
+const INVALID = ['invalid_request', 'Check the program, its working directory and the user.'] as const;
+const REFUSED: Refusal = { invalid_argument: INVALID, unauthenticated: INVALID };
 
 const Event = z.object({
   event: z.object({
@@ -90,7 +94,7 @@ export class GuestProcess implements AsyncIterable<OutputChunk> {
     const process = { cmd, args, envs: env, ...(cwd !== undefined && { cwd }) };
     exchange.stream.end(envelope({ process, stdin, ...(pty && { pty: { size: pty } }), ...(tag && { tag }) }));
     await transport.accepted(exchange, request);
-    const events = messages('exec', exchange.chunks(), Event);
+    const events = messages('exec', exchange.chunks(), Event, REFUSED);
     const first = await events.next();
     const pid = first.done ? undefined : first.value.event.start?.pid;
     if (pid === undefined) {

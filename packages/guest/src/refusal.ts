@@ -1,23 +1,22 @@
 import { type ErrorCode, ForkdError } from '@forkd/protocol';
 
-/** The agent's code (a Connect name, or the HTTP status) in our registry; anything else is `guest_error`. */
-export type Refusal = Partial<Record<string, ErrorCode>>;
+/** The agent's code (a Connect name, or the HTTP status) in our registry, with a better hint; anything else is `guest_error`. */
+export type Refusal = Partial<Record<string, readonly [ErrorCode, hint?: string]>>;
 
 const COMMON: Refusal = {
-  deadline_exceeded: 'timeout',
-  504: 'timeout',
-  resource_exhausted: 'too_large',
-  413: 'too_large',
-  507: 'disk_full',
+  deadline_exceeded: ['timeout'],
+  504: ['timeout'],
+  resource_exhausted: ['too_large'],
+  413: ['too_large'],
+  507: ['disk_full', 'The disk of the sandbox is full; free space in it.'],
 };
 
 const MESSAGE_LIMIT = 4096;
 
 export function refused(what: string, code: string, message: string, special: Refusal = {}): ForkdError {
-  const known = special[code] ?? COMMON[code] ?? 'guest_error';
-  const hint = known === 'disk_full' ? { hint: 'The disk of the sandbox is full; free space in it.' } : {};
+  const [known, hint] = special[code] ?? COMMON[code] ?? ['guest_error'];
   return new ForkdError(known, `${what}: ${message.slice(0, MESSAGE_LIMIT)}`, {
-    ...hint,
+    ...(hint !== undefined && { hint }),
     details: { guest_code: code },
   });
 }

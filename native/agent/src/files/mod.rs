@@ -1,5 +1,6 @@
 //! filesystem.Filesystem and /files, as E2B's clients call them.
 
+mod arriving;
 pub mod download;
 mod entry;
 mod form;

@@ -12,6 +12,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{json, Value};
 
+use super::arriving::Arriving;
 use super::form::{boundary, Form, Piece};
 use super::paths::resolve;
 use super::walk::make_dirs;
@@ -78,7 +79,9 @@ pub async fn post(agent: &Agent, request: Request<Incoming>) -> Result<Response<
         Some(boundary) => write_form(&query, body, boundary).await?,
         None => {
             let path = query.path.clone().ok_or_else(|| Fault::invalid("path is required"))?;
-            vec![write_raw(&query, &path, body).await?]
+            // E2B's clients expect to see a file being written; ours ask for all of it or nothing.
+            let whole = header(&parts.headers, "forkd-upload") == Some("whole");
+            vec![write_raw(&query, &path, body, whole).await?]
         }
     };
     Ok(json_reply(StatusCode::OK, &written))
@@ -88,15 +91,27 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-async fn write_raw(query: &Query, path: &Path, mut body: Incoming) -> Result<Value, Fault> {
-    let mut file = create(query, path)?;
+async fn write_raw(query: &Query, path: &Path, body: Incoming, whole: bool) -> Result<Value, Fault> {
+    prepare(query, path)?;
+    if whole {
+        let (uid, gid) = (query.user.uid, query.user.gid);
+        let mut file = Arriving::create(path, uid, gid).map_err(|error| named(path, &error))?;
+        write_body(&mut file, path, body).await?;
+        file.finish().map_err(|error| named(path, &error))?;
+    } else {
+        write_body(&mut open(query, path)?, path, body).await?;
+    }
+    Ok(info(path))
+}
+
+async fn write_body(file: &mut impl Write, path: &Path, mut body: Incoming) -> Result<(), Fault> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Fault::invalid(format!("the upload broke off: {error}")))?;
         if let Ok(data) = frame.into_data() {
             file.write_all(&data).map_err(|error| named(path, &error))?;
         }
     }
-    Ok(info(path))
+    Ok(())
 }
 
 async fn write_form(query: &Query, mut body: Incoming, boundary: &str) -> Result<Vec<Value>, Fault> {
@@ -120,7 +135,8 @@ async fn write_form(query: &Query, mut body: Incoming, boundary: &str) -> Result
                         return Err(Fault::invalid(format!("{} appears twice in one upload", path.display())));
                     }
                     written.push(info(&path));
-                    let file = create(query, &path)?;
+                    prepare(query, &path)?;
+                    let file = open(query, &path)?;
                     current = Some((path, file));
                 }
                 Piece::Data(data) => {
@@ -137,15 +153,20 @@ async fn write_form(query: &Query, mut body: Incoming, boundary: &str) -> Result
     Ok(written)
 }
 
-fn create(query: &Query, path: &Path) -> Result<File, Fault> {
+/// Refuses what is no file, and makes the folders above it.
+fn prepare(query: &Query, path: &Path) -> Result<(), Fault> {
     // Opening a FIFO for writing would block the only thread there is.
     if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
         return Err(Fault::invalid(format!("{} is not a regular file", path.display())));
     }
+    match path.parent() {
+        Some(parent) => make_dirs(parent, query.user.uid, query.user.gid).map_err(|error| named(path, &error)),
+        None => Ok(()),
+    }
+}
+
+fn open(query: &Query, path: &Path) -> Result<File, Fault> {
     let open = || -> io::Result<File> {
-        if let Some(parent) = path.parent() {
-            make_dirs(parent, query.user.uid, query.user.gid)?;
-        }
         let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
         fchown(&file, Some(query.user.uid), Some(query.user.gid))?;
         Ok(file)

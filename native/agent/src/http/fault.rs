@@ -10,6 +10,7 @@ pub enum Code {
     Unauthenticated,
     NotFound,
     AlreadyExists,
+    PermissionDenied,
     ResourceExhausted,
     Unimplemented,
     Unavailable,
@@ -25,6 +26,7 @@ impl Code {
             Code::Unauthenticated => "unauthenticated",
             Code::NotFound => "not_found",
             Code::AlreadyExists => "already_exists",
+            Code::PermissionDenied => "permission_denied",
             Code::ResourceExhausted | Code::NoSpace => "resource_exhausted",
             Code::Unimplemented => "unimplemented",
             Code::Unavailable => "unavailable",
@@ -39,6 +41,7 @@ impl Code {
             Code::Unauthenticated => StatusCode::UNAUTHORIZED,
             Code::NotFound => StatusCode::NOT_FOUND,
             Code::AlreadyExists => StatusCode::CONFLICT,
+            Code::PermissionDenied => StatusCode::FORBIDDEN,
             Code::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
             Code::Unimplemented => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::Unavailable => StatusCode::BAD_GATEWAY,
@@ -72,9 +75,10 @@ impl Fault {
     pub fn io(subject: &str, error: &io::Error) -> Fault {
         let code = match error.raw_os_error() {
             Some(libc::ENOENT) => Code::NotFound,
-            Some(libc::EEXIST) => Code::AlreadyExists,
+            Some(libc::EEXIST | libc::ENOTEMPTY) => Code::AlreadyExists,
+            Some(libc::EACCES | libc::EPERM | libc::EROFS) => Code::PermissionDenied,
             Some(libc::ENOSPC | libc::EDQUOT) => Code::NoSpace,
-            Some(libc::ENOTDIR | libc::EISDIR | libc::EINVAL | libc::ENAMETOOLONG | libc::ELOOP) => {
+            Some(libc::ENOTDIR | libc::EISDIR | libc::EINVAL | libc::ENAMETOOLONG | libc::ELOOP | libc::EXDEV) => {
                 Code::InvalidArgument
             }
             _ => Code::Internal,
