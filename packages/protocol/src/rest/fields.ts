@@ -1,12 +1,13 @@
 import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 
-/** Text that may go to a guest or a log: bounded, without NUL. */
+/** Text that may go to a guest or a log: bounded, without NUL, and nothing that UTF-8 cannot say. */
 export function text(longest: number) {
   return z
     .string()
     .max(longest)
-    .refine((value) => !value.includes('\0'), 'must not contain a NUL character');
+    .refine((value) => !value.includes('\0'), 'must not contain a NUL character')
+    .refine((value) => !/\p{Surrogate}/u.test(value), 'must not contain half a character (a lone surrogate)');
 }
 
 export function whole(least: number, most: number) {

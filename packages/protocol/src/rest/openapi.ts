@@ -23,15 +23,20 @@ export function openapi(version: string): object {
 }
 
 function operation(operationId: string, route: Route): object {
-  const { summary, params, query, body, bodyType, replyType = 'application/json', replies } = route;
+  const { summary, params, query, body, bodyType, replyType = 'application/json', streams, replies } = route;
   const parameters = [
     ...fields('path', params),
     ...fields('query', query),
     ...(route.creates ? [IDEMPOTENCY_KEY] : []),
   ];
   const answers = Object.entries(replies).map(([status, reply]) => {
-    const content = reply && { content: { [replyType]: { schema: schema(reply, 'output') } } };
-    return [status, { description: summary, ...content }];
+    if (!reply) return [status, { description: summary }];
+    const streamed = STREAMS.map((type) => [type, { schema: streams && schema(streams, 'output') }]);
+    const content = {
+      [replyType]: { schema: schema(reply, 'output') },
+      ...(streams && Object.fromEntries(streamed)),
+    };
+    return [status, { description: summary, content }];
   });
   const failure = { description: 'Anything that went wrong', content: { 'application/json': { schema: ERROR } } };
   return {
@@ -48,6 +53,7 @@ function operation(operationId: string, route: Route): object {
   };
 }
 
+const STREAMS = ['application/x-ndjson', 'text/event-stream'];
 const BYTES = { type: 'string', format: 'binary' };
 
 const IDEMPOTENCY_KEY = {

@@ -24,6 +24,8 @@ export interface Route {
   bodyType?: 'application/octet-stream';
   /** Where the answer is not JSON. `websocket`: the connection is upgraded. */
   replyType?: 'text/plain' | 'text/html' | 'text/event-stream' | 'application/octet-stream' | 'websocket';
+  /** With `Accept: application/x-ndjson` or `text/event-stream` the answer is a stream of these. */
+  streams?: z.ZodType;
   /** Creates something: a repetition with the same `Idempotency-Key` gets the first answer again. */
   creates?: true;
   /** By status. Every status from 400 on is an `ErrorBody`. `null`: no body. */
@@ -283,9 +285,10 @@ export const ROUTES = {
   exec: {
     method: 'POST',
     path: '/v1/sandboxes/:id/exec',
-    summary: 'Run a program; with `Accept: application/x-ndjson` its output is streamed',
+    summary: 'Run a program; with `Accept: application/x-ndjson` or `text/event-stream` its output is streamed',
     params: IdParams,
     body: sandboxes.ExecRequest,
+    streams: sandboxes.ExecEvent,
     replies: { 200: sandboxes.ExecResponse },
   },
   eval: {

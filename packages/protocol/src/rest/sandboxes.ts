@@ -69,6 +69,9 @@ export const ChangeSandbox = z.strictObject({
 });
 export type ChangeSandbox = z.infer<typeof ChangeSandbox>;
 
+/** How a stream ends that broke after it had begun. */
+const StreamError = ErrorBody.omit({ request_id: true }).extend({ type: z.literal('error') });
+
 export const PtyQuery = z.strictObject({
   cols: z.coerce.number().int().min(1).max(1000).default(80),
   rows: z.coerce.number().int().min(1).max(1000).default(24),
@@ -91,7 +94,7 @@ export const PtyInput = z.strictObject({
 export type PtyInput = z.infer<typeof PtyInput>;
 export const PtyOutput = z.discriminatedUnion('type', [
   z.object({ type: z.literal('exit'), exit_code: z.number().int(), signal: z.string().nullable() }),
-  z.object({ type: z.literal('error'), error: z.string(), code: z.string() }),
+  StreamError,
 ]);
 export type PtyOutput = z.infer<typeof PtyOutput>;
 
@@ -120,7 +123,7 @@ export const ExecResponse = z.object({
 });
 export type ExecResponse = z.infer<typeof ExecResponse>;
 
-/** A line of a streamed exec (`application/x-ndjson`): output as base64 in the order it came, then one exit. */
+/** One of a streamed exec: output as base64 in the order it came, then one exit or one error. */
 export const ExecEvent = z.union([
   z.object({ type: z.enum(['stdout', 'stderr']), data: z.string() }),
   z.object({
@@ -129,7 +132,7 @@ export const ExecEvent = z.union([
     signal: z.string().nullable(),
     timed_out: z.boolean(),
   }),
-  z.object({ type: z.literal('error'), error: z.string(), code: z.string() }),
+  StreamError,
 ]);
 export type ExecEvent = z.infer<typeof ExecEvent>;
 
