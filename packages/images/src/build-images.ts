@@ -21,6 +21,12 @@ export interface Images {
   kernelRelease: string;
 }
 
+/** Throws `host_unfit`, naming them, where programs that build the images of a recipe are missing. */
+export function needImageTools(): void {
+  needKernelTools(undefined);
+  needRootDiskTools({ base: { debian: 'bookworm', packages: [] }, files: [] });
+}
+
 export async function buildImages(recipe: Recipe, options: ImageOptions): Promise<Images> {
   needKernelTools(options.kernel, options.tools);
   needRootDiskTools(recipe, options.tools);

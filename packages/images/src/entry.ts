@@ -33,6 +33,7 @@ export async function storedEntry<Info>(options: BuildOptions, builder: EntryBui
   const dir = join(store, `${builder.kind}-${canonicalKey(builder.kind, builder.inputs).slice(0, 16)}`);
   const stored = await readEntry(dir, builder.info);
   if (stored) return stored;
+  if (options.onlyStored) throw new ForkdError('host_unfit', `the ${builder.kind} image is not built yet`);
 
   await using scope = new Scope();
   try {

@@ -1,4 +1,4 @@
-export { buildImages, type ImageOptions, type Images } from './build-images.js';
+export { buildImages, type ImageOptions, type Images, needImageTools } from './build-images.js';
 export { buildInitramfs, type Initramfs } from './initramfs.js';
 export { buildKernel, type Kernel, type KernelSource } from './kernel.js';
 export { loadRecipe, parseRecipe } from './load-recipe.js';

@@ -12,4 +12,6 @@ export interface BuildOptions {
   signal?: AbortSignal | undefined;
   /** Where tools are looked for, in the form of PATH. */
   tools?: string | undefined;
+  /** Nothing is built: what is not stored is an error. */
+  onlyStored?: boolean;
 }

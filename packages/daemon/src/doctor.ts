@@ -1,0 +1,79 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import { QemuEngine } from '@forkd/engine-qemu';
+import { HostHelper, nativeBinary } from '@forkd/host';
+import { buildInitramfs, buildKernel, type Kernel } from '@forkd/images';
+import { asForkdError, ForkdError } from '@forkd/protocol';
+import { type Host, runCheck } from './doctor/check.js';
+import { CHECKS } from './doctor/checks.js';
+import { asTable, report } from './doctor/report.js';
+
+const KNOWN = 'Known: --json --data DIR --daemon-url URL --socket PATH';
+
+try {
+  await main();
+} catch (thrown) {
+  const error = asForkdError(thrown);
+  console.error(`error: ${error.message}\nhint: ${error.hint}`);
+  process.exitCode = 2;
+}
+
+async function main(): Promise<void> {
+  const { json, ...given } = readFlags(process.argv.slice(2), process.env);
+  const scratch = await mkdtemp(`${tmpdir()}/forkd-doctor-`);
+  const helper = HostHelper.start();
+  const images = `${given.data}/images`;
+  const kernel = once(() => buildKernel({ store: images, onlyStored: true }));
+  const engine = once(async () => {
+    // Without a cache: a doctor looks again.
+    const proof = await proofGuest(kernel, scratch);
+    return new QemuEngine({ helper, ...(proof ? { proof } : {}) });
+  });
+  const host = { ...given, helper, scratch, kernel, probe: async () => (await engine()).probe() };
+  const results = report(await Promise.all(CHECKS.map((check) => runCheck(check, host))));
+  await helper[Symbol.asyncDispose]();
+  await rm(scratch, { recursive: true, force: true });
+  const coloured = process.stdout.isTTY && !process.env.NO_COLOR;
+  const text = json ? JSON.stringify(results) : asTable(results, coloured);
+  // A check that was given up may still hang in the kernel: the program does not wait for it.
+  process.stdout.write(`${text}\n`, () => process.exit(results.fail > 0 ? 1 : 0));
+}
+
+/** The initramfs is made anew in a moment; the kernel would have to be downloaded, which is not a doctor's business. */
+async function proofGuest(kernel: () => Promise<Kernel>, scratch: string) {
+  try {
+    const built = await kernel();
+    const { path: initramfs } = await buildInitramfs(built, nativeBinary('forkd-agent'), { store: scratch });
+    return { kernel: built.path, initramfs };
+  } catch {
+    return undefined;
+  }
+}
+
+function readFlags(
+  argv: string[],
+  env: NodeJS.ProcessEnv,
+): Pick<Host, 'data' | 'daemon' | 'token'> & { json: boolean } {
+  const text = { type: 'string' } as const;
+  const options = { json: { type: 'boolean' }, data: text, 'daemon-url': text, socket: text } as const;
+  try {
+    const { values } = parseArgs({ args: argv, options });
+    const url = values['daemon-url'] ?? env.FORKD_URL ?? 'http://127.0.0.1:8889';
+    if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(`${url} is not an http or https URL`);
+    return {
+      json: values.json ?? false,
+      data: resolve(values.data ?? env.FORKD_DATA ?? '/var/lib/forkd'),
+      daemon: values.socket === undefined ? { url } : { socket: values.socket },
+      token: env.FORKD_TOKEN || undefined,
+    };
+  } catch (cause) {
+    throw new ForkdError('invalid_request', (cause as Error).message, { hint: KNOWN });
+  }
+}
+
+function once<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined;
+  return () => (made ??= make());
+}
