@@ -1,4 +1,4 @@
-import { type ClientHttp2Stream, constants, type IncomingHttpHeaders, type IncomingHttpStatusHeader } from 'node:http2';
+import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader } from 'node:http2';
 import { ForkdError } from '@forkd/protocol';
 
 export interface CallOptions {
@@ -50,7 +50,7 @@ export class Exchange {
 
   fail(error: ForkdError): void {
     this.#failure ??= error;
-    this.stream.close(constants.NGHTTP2_CANCEL);
+    // Not `close`: it would first send the end of the body, and half an upload would look whole.
     this.stream.destroy(error);
   }
 

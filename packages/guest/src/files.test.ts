@@ -53,6 +53,8 @@ describe('files', () => {
     await symlink('f', join(folder, 'link'));
     const broken = async function* () {
       yield 'half';
+      // Time for all of it to be on its way: then only a reset says that more was to come.
+      await new Promise((resolve) => setTimeout(resolve, 20));
       throw new Error('the source is gone');
     };
     await expect(guest.files.writeStream(join(folder, 'f'), broken())).rejects.toMatchObject({
