@@ -7,7 +7,7 @@ const allowed = {
   images: ['protocol', 'host'],
   'engine-qemu': ['protocol', 'host', 'engine'],
   controller: ['protocol', 'host', 'engine', 'guest', 'images'],
-  daemon: ['protocol', 'host', 'engine', 'engine-qemu', 'images', 'controller'],
+  daemon: ['protocol', 'host', 'guest', 'engine', 'engine-qemu', 'images', 'controller'],
 };
 
 module.exports = {

@@ -10,8 +10,12 @@ import { limitConcurrency, limitRate } from './limits.js';
 import { describeDaemon, observeRequest } from './metrics.js';
 import { followOperations } from './operation.js';
 import { logRequest } from './request-log.js';
+import { consoleRoutes } from './routes/console.js';
+import { documentRoutes } from './routes/documents.js';
 import { execRoutes } from './routes/exec.js';
+import { fileRoutes } from './routes/files.js';
 import { laterRoutes } from './routes/later.js';
+import { ptyRoutes } from './routes/pty.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
 import { systemRoutes } from './routes/system.js';
@@ -55,10 +59,18 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   authenticate(app, edge.tokens);
   limitRate(app, config.rateLimit);
   authorize(app);
+  // Any answer may carry bytes of a guest, also an error: nobody shall guess a type for them, or keep them.
+  app.addHook('onRequest', async (_request, reply) => {
+    reply.headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' });
+  });
   systemRoutes(app, controller, version);
   snapshotRoutes(app, controller, config.recipes);
   sandboxRoutes(app, controller);
   execRoutes(app, controller);
+  ptyRoutes(app, controller);
+  fileRoutes(app, controller);
+  consoleRoutes(app, controller);
+  documentRoutes(app, config.recipes, version);
   laterRoutes(app);
   return app;
 }

@@ -48,7 +48,7 @@ export function errorBody(error: ForkdError, requestId: string): ErrorBody {
 
 export function errorFields(error: ForkdError): Omit<ErrorBody, 'request_id'> {
   // What broke inside is for the log: its message may name files of the host.
-  const message = error.code === 'internal' ? 'something broke inside the daemon' : withoutPaths(error.message);
+  const message = error.code === 'internal' ? 'something broke inside the daemon' : told(error);
   return { error: message, code: error.code, hint: error.hint };
 }
 
@@ -58,6 +58,11 @@ function translate(thrown: FastifyError): ForkdError {
   if (!(thrown instanceof ForkdError) && thrown.statusCode !== undefined && thrown.statusCode < 500)
     return new ForkdError('invalid_request', 'the request is malformed', { cause: thrown });
   return asForkdError(thrown);
+}
+
+/** What a guest refused is about paths in the guest, which the caller has named. */
+function told({ message, details }: ForkdError): string {
+  return details.guest_code === undefined ? withoutPaths(message) : message;
 }
 
 function withoutPaths(message: string): string {

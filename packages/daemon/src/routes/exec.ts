@@ -1,9 +1,17 @@
 import { constants } from 'node:os';
-import type { Controller, Sandbox } from '@forkd/controller';
-import { ForkdError, ROUTES } from '@forkd/protocol';
-import type { FastifyInstance, FastifyRequest } from 'fastify';
+import type { Controller } from '@forkd/controller';
+import { feed, type GuestProcess } from '@forkd/guest';
+import { type ExecEvent, ForkdError, ROUTES } from '@forkd/protocol';
+import type { FastifyInstance } from 'fastify';
+import { liveSandbox } from '../live-sandbox.js';
 import { serveRoute } from '../serve-route.js';
-import { visibleSandbox } from './sandboxes.js';
+import { serverSentEvent, streamError, streamReply } from '../stream-reply.js';
+
+/** How one event of a stream is written, by what the client accepts. */
+const FORMATS: Record<string, (event: ExecEvent) => string> = {
+  'application/x-ndjson': (event) => `${JSON.stringify(event)}\n`,
+  'text/event-stream': (event) => serverSentEvent(event.type, event),
+};
 
 export function execRoutes(app: FastifyInstance, controller: Controller): void {
   serveRoute(app, ROUTES.ping, async ({ params, request, signal }) => {
@@ -11,10 +19,16 @@ export function execRoutes(app: FastifyInstance, controller: Controller): void {
     const { pid, protocol, uptime_ms } = await guest.health({ timeoutMs: 5_000, signal });
     return { pong: true, pid, agent_lang: snapshot.language ?? 'none', warmup_ready: true, protocol, uptime_ms };
   });
-  serveRoute(app, ROUTES.exec, async ({ params, body, request, signal }) => {
+  serveRoute(app, ROUTES.exec, async ({ params, body, request, reply, signal }) => {
     const { args, timeout_secs, cwd, env, user, stdin } = body;
     const { guest } = liveSandbox(controller, request, params.id);
-    const done = await guest.exec({ args, cwd, env, user, stdin, timeoutMs: timeout_secs * 1000, signal });
+    const program = { args, cwd, env, user, timeoutMs: timeout_secs * 1000, signal };
+    const type = accepted(request.headers.accept);
+    if (type) {
+      const process = await guest.start({ ...program, stdin: stdin !== undefined });
+      return streamReply(reply, type, events(process, stdin, FORMATS[type]!));
+    }
+    const done = await guest.exec({ ...program, stdin });
     const { stdout, stderr, timedOut, truncated } = done;
     return { stdout, stderr, exit_code: exitCode(done), signal: done.signal, timed_out: timedOut, truncated };
   });
@@ -32,14 +46,31 @@ export function execRoutes(app: FastifyInstance, controller: Controller): void {
   });
 }
 
+/** The first type of a stream in the header; `undefined` for clients that want one JSON document. */
+function accepted(header = ''): string | undefined {
+  const types = header.split(',').map((item) => item.split(';')[0]!.trim().toLowerCase());
+  return types.find((type) => Object.hasOwn(FORMATS, type));
+}
+
+async function* events(
+  process: GuestProcess,
+  stdin: string | undefined,
+  written: (event: ExecEvent) => string,
+): AsyncGenerator<string> {
+  if (stdin !== undefined) void feed(process, stdin);
+  try {
+    for await (const { type, data } of process) yield written({ type, data: data.toString('base64') });
+    const exit = await process.wait();
+    const { signal, timedOut } = exit;
+    yield written({ type: 'exit', exit_code: exitCode(exit), signal, timed_out: timedOut });
+  } catch (thrown) {
+    yield written(streamError(thrown));
+  }
+}
+
 /** As a shell reports it: 124 after a timeout, 128 and the number of the signal for a program that was killed. */
-function exitCode(done: { exitCode: number | null; signal: string | null; timedOut: boolean }): number {
+export function exitCode(done: { exitCode: number | null; signal: string | null; timedOut: boolean }): number {
   if (done.timedOut) return 124;
   const signals: Record<string, number> = constants.signals;
   return done.exitCode ?? 128 + (signals[done.signal ?? ''] ?? 0);
-}
-
-export function liveSandbox(controller: Controller, { caller }: FastifyRequest, id: string): Sandbox {
-  visibleSandbox(controller, caller, id);
-  return controller.runningSandbox(id);
 }

@@ -1,0 +1,51 @@
+import { type IncomingMessage, type Server, ServerResponse } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { ForkdError } from '@forkd/protocol';
+import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
+import { type WebSocket, WebSocketServer } from 'ws';
+
+/** More than anybody types or pastes at once. */
+const FRAME_LIMIT = 1 << 20;
+
+interface Upgrade {
+  socket: Duplex;
+  head: Buffer;
+}
+
+const upgrades = new WeakMap<IncomingMessage, Upgrade>();
+
+/** Sends requests for an upgrade the way of every other one, so that none gets past the hooks. */
+export function acceptUpgrades(app: FastifyInstance, server: Server): void {
+  server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    upgrades.set(request, { socket, head });
+    socket.on('error', () => socket.destroy());
+    const response = new ServerResponse(request);
+    response.shouldKeepAlive = false;
+    response.assignSocket(socket as Parameters<ServerResponse['assignSocket']>[0]);
+    response.once('finish', () => socket.end());
+    app.routing(request, response);
+  });
+}
+
+/** Throws unless the client asks for a WebSocket. */
+export function requireUpgrade({ raw }: FastifyRequest): void {
+  if (!upgrades.has(raw) || raw.headers.upgrade?.toLowerCase() !== 'websocket')
+    throw new ForkdError('invalid_request', 'this route speaks WebSocket only', {
+      hint: 'Connect with a WebSocket client (ws:// or wss://).',
+    });
+}
+
+/** From here on the connection is a WebSocket. A handshake that is not valid is answered like any bad request. */
+export async function upgraded({ raw }: FastifyRequest, reply: FastifyReply): Promise<WebSocket> {
+  const { socket, head } = upgrades.get(raw)!;
+  const server = new WebSocketServer({ noServer: true, maxPayload: FRAME_LIMIT, clientTracking: false });
+  const webSocket = await new Promise<WebSocket>((resolve, reject) => {
+    server.once('wsClientError', ({ message }) =>
+      reject(new ForkdError('invalid_request', `the WebSocket handshake is not valid: ${message}`)),
+    );
+    server.handleUpgrade(raw, socket, head, resolve);
+  });
+  reply.hijack();
+  reply.raw.statusCode = 101;
+  return webSocket;
+}
