@@ -20,7 +20,11 @@ export async function recover(parts: Parts, keeper: Keeper): Promise<Sandbox[]> 
   const isHelper = (pid: number): boolean => basename(executable(pid)) === 'forkd-host-helper';
   await end(processesUsing(data.own).filter((pid) => pid !== helper.pid && isHelper(pid)));
 
-  const whole = store.sandboxes({ states: ['running', 'paused'] }).filter(alive);
+  // Whoever made a request that was never answered makes it again.
+  const unanswered = new Set(store.takeUnfinished().map(({ owner, key }) => `${owner} ${key}`));
+  const whole = store
+    .sandboxes({ states: ['running', 'paused'] })
+    .filter((record) => alive(record) && !unanswered.has(`${record.owner} ${record.request_key}`));
   const ours = new Set(whole.map(({ pid }) => pid));
   await end(processesUsing(data.own).filter((pid) => !ours.has(pid) && engine.runs(executable(pid))));
   const kept = new Set(whole.map(({ id }) => id));

@@ -25,6 +25,8 @@ export interface SpawnOptions {
   owner?: string;
   env?: Record<string, string>;
   metadata?: Record<string, string>;
+  /** The `Idempotency-Key` of the request; children of one that was never answered are not kept after a crash. */
+  requestKey?: string | undefined;
   /** Seconds until they end by themselves. */
   ttl?: number | undefined;
   memoryLimitMib?: number | null | undefined;
@@ -269,6 +271,7 @@ function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): Sandbo
     expires_at: options.ttl === undefined ? null : now() + options.ttl,
     ended_at: null,
     exit_reason: null,
+    request_key: options.requestKey ?? null,
     metadata: options.metadata ?? {},
     memory_limit_mib: options.memoryLimitMib ?? null,
     vcpus: machine.vcpus,

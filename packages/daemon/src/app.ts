@@ -6,15 +6,18 @@ import { authenticate, authorize } from './authenticate.js';
 import { withoutBadUrls } from './bad-url.js';
 import type { Config } from './config.js';
 import { replyErrors } from './error-replies.js';
+import { keepAnswers } from './idempotency.js';
 import { limitConcurrency, limitRate } from './limits.js';
-import { describeDaemon, observeRequest } from './metrics.js';
+import { describeDaemon, observeEvent, observeRequest } from './metrics.js';
 import { followOperations } from './operation.js';
 import { logRequest } from './request-log.js';
 import { consoleRoutes } from './routes/console.js';
 import { documentRoutes } from './routes/documents.js';
+import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
 import { laterRoutes } from './routes/later.js';
+import { lineageRoutes } from './routes/lineage.js';
 import { ptyRoutes } from './routes/pty.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
@@ -52,6 +55,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
     app.addHook('onClose', () => tracer[Symbol.asyncDispose]());
     followers.push(tracer.trace.bind(tracer));
   }
+  const stopCounting = controller.events.listen(observeEvent);
   // In this order: what is refused is recorded too, and nothing is spent on a request before it is known who makes it.
   followOperations(app, followers);
   replyErrors(app);
@@ -59,6 +63,8 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   authenticate(app, edge.tokens);
   limitRate(app, config.rateLimit);
   authorize(app);
+  keepAnswers(app, controller.store);
+  app.addHook('onClose', async () => stopCounting());
   // Any answer may carry bytes of a guest, also an error: nobody shall guess a type for them, or keep them.
   app.addHook('onRequest', async (_request, reply) => {
     reply.headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' });
@@ -70,6 +76,8 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   ptyRoutes(app, controller);
   fileRoutes(app, controller);
   consoleRoutes(app, controller);
+  eventRoutes(app, controller);
+  lineageRoutes(app, controller);
   documentRoutes(app, config.recipes, version);
   laterRoutes(app);
   return app;

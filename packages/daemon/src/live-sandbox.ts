@@ -1,6 +1,6 @@
 import type { Controller, Sandbox } from '@forkd/controller';
 import type { FastifyRequest } from 'fastify';
-import { visibleSandbox } from './routes/sandboxes.js';
+import { visibleSandbox } from './visible.js';
 
 /** The one way by which a request reaches into a sandbox. */
 export function liveSandbox(controller: Controller, { caller }: FastifyRequest, id: string): Sandbox {

@@ -1,3 +1,5 @@
+import type { Timeline } from '@forkd/controller';
+import type { EventType, ForkdEvent } from '@forkd/protocol';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import { nameOf, type Operation } from './operation.js';
 
@@ -65,16 +67,27 @@ export function observeRequest({ route, request, status, seconds, outcome }: Ope
   if (name === 'eval') metrics.evalSeconds.observe(seconds);
 }
 
-/** For each sandbox that is ready; the phases of a start are seconds since it was asked for. */
-export function observeSpawn(phases: { started: number; restored: number; ready: number }): void {
+/** For each sandbox that is ready, how long after it was asked for it came to each phase of its start. */
+export function observeSpawn(asked: number, phases: Timeline | undefined): void {
   metrics.spawned.inc();
-  for (const [phase, value] of Object.entries(phases)) metrics.spawnSeconds.observe({ phase }, value);
+  for (const [phase, at] of Object.entries(phases ?? {})) metrics.spawnSeconds.observe({ phase }, (at - asked) / 1000);
 }
 
-export type ExitReason = 'killed' | 'expired' | 'crashed' | 'other';
+/** Told the steps of making a snapshot, takes the time of the one in which the VM boots. */
+export function bootTimer(): (step: string) => void {
+  let since: number | undefined;
+  return (step) => {
+    if (since !== undefined && step !== 'boot') metrics.bootSeconds.observe((performance.now() - since) / 1000);
+    since = step === 'boot' ? performance.now() : undefined;
+  };
+}
 
-export function observeExit(reason: ExitReason): void {
-  metrics.exited.inc({ reason });
+const REASONS: Partial<Record<EventType, string>> = { deleted: 'killed', crashed: 'crashed' };
+
+/** Counts the ends of sandboxes. */
+export function observeEvent({ type, sandbox_id, message }: ForkdEvent): void {
+  if (sandbox_id === undefined || !['exited', 'crashed', 'deleted'].includes(type)) return;
+  metrics.exited.inc({ reason: REASONS[type] ?? (message === 'expired' ? 'expired' : 'other') });
 }
 
 export async function metricsText(): Promise<{ type: string; text: string }> {

@@ -19,9 +19,9 @@ export function streamReply(reply: FastifyReply, type: string, parts: AsyncItera
 }
 
 /** One server-sent event. */
-export function serverSentEvent(name: string, data: object): string {
+export function serverSentEvent(name: string, data: object, id?: number): string {
   // JSON has no line breaks outside of its strings, and escapes those inside.
-  return `event: ${name.replace(/[^\w-]/g, '_')}\ndata: ${JSON.stringify(data)}\n\n`;
+  return `${id === undefined ? '' : `id: ${id}\n`}event: ${name.replace(/[^\w-]/g, '_')}\ndata: ${JSON.stringify(data)}\n\n`;
 }
 
 /** What a stream says last when it breaks after it has begun. */

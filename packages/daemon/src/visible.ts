@@ -1,3 +1,5 @@
+import type { Controller, SandboxRecord, SnapshotView } from '@forkd/controller';
+import { ForkdError } from '@forkd/protocol';
 import type { Caller } from './caller.js';
 
 /** A user sees and touches what is their own; admins touch everything, readers see everything. */
@@ -8,4 +10,18 @@ export function mayTouch({ role, name }: Caller, { owner }: { owner: string }): 
 /** For listings: `undefined` where the caller sees those of all owners. */
 export function ownerFilter({ role, name }: Caller): string | undefined {
   return role === 'user' ? name : undefined;
+}
+
+/** To those who may not see it, a sandbox does not exist. */
+export function visibleSandbox(controller: Controller, caller: Caller, id: string): SandboxRecord {
+  const record = controller.record(id);
+  if (mayTouch(caller, record)) return record;
+  throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
+}
+
+/** To those who may not see it, a snapshot does not exist. */
+export async function visibleSnapshot(controller: Controller, caller: Caller, tag: string): Promise<SnapshotView> {
+  const view = await controller.viewSnapshot(tag);
+  if (mayTouch(caller, view)) return view;
+  throw new ForkdError('snapshot_not_found', `there is no snapshot ${JSON.stringify(tag)}`);
 }

@@ -21,6 +21,7 @@ export const MIGRATIONS: readonly string[] = [
     ended_at integer,
     exit_reason text,
     metadata text not null,
+    request_key text,
     memory_limit_mib integer,
     vcpus integer not null,
     memory_mib integer not null

@@ -16,6 +16,8 @@ export const SandboxRecord = z.object({
   expires_at: z.number().int().nullable(),
   ended_at: z.number().int().nullable(),
   exit_reason: z.string().nullable(),
+  /** The `Idempotency-Key` of the request that made it. */
+  request_key: z.string().nullable(),
   metadata: Json.pipe(z.record(z.string(), z.string())),
   memory_limit_mib: z.number().int().nullable(),
   vcpus: z.number().int(),

@@ -24,6 +24,7 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     expires_at: null,
     ended_at: null,
     exit_reason: null,
+    request_key: null,
     metadata: {},
     memory_limit_mib: null,
     vcpus: 1,

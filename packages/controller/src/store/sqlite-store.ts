@@ -123,6 +123,12 @@ export class SqliteStore implements Store {
     this.#run('delete from answers where created_at < ?', [before]);
   }
 
+  takeUnfinished(): KeptAnswer[] {
+    const unfinished = this.#rows(KeptAnswer, 'select * from answers where status is null', []);
+    this.#run('delete from answers where status is null', []);
+    return unfinished;
+  }
+
   together(changes: () => void): void {
     this.#database.transaction(changes)();
   }

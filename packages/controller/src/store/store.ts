@@ -39,6 +39,8 @@ export interface Store {
   completeAnswer(key: string, owner: string, status: number, body: string): void;
   dropAnswer(key: string, owner: string): void;
   forgetAnswers(before: number): void;
+  /** Drops and returns those that were begun by a program that is no more. */
+  takeUnfinished(): KeptAnswer[];
 
   /** Makes several changes durable together. Each is to catch what it throws itself. */
   together(changes: () => void): void;

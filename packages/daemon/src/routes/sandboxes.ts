@@ -1,11 +1,12 @@
-import type { Controller, SandboxRecord, SpawnResult } from '@forkd/controller';
+import type { Controller, Sandbox, SandboxRecord } from '@forkd/controller';
 import { ForkdError, GUEST_ADDR, ROUTES, type SandboxInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
-import type { Caller } from '../caller.js';
 import { errorFields } from '../error-replies.js';
+import { keyOf } from '../idempotency.js';
+import { observeSpawn } from '../metrics.js';
+import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
-import { mayTouch, ownerFilter } from '../visible.js';
-import { visibleSnapshot } from './snapshots.js';
+import { ownerFilter, visibleSandbox, visibleSnapshot } from '../visible.js';
 
 /** As many as one page holds unless the caller says otherwise. */
 const PAGE = 1000;
@@ -33,6 +34,8 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
   );
   serveRoute(app, ROUTES.spawn, async ({ body, query, request, reply, signal }) => {
     await visibleSnapshot(controller, request.caller, body.snapshot_tag);
+    const asked = performance.now();
+    const requestKey = keyOf(request);
     const results = await controller.spawn({
       tag: body.snapshot_tag,
       n: body.n,
@@ -41,10 +44,14 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       metadata: body.metadata,
       ttl: body.ttl_secs,
       memoryLimitMib: body.memory_limit_mib,
-      // Who comes back with the same key wants what was begun; nobody would ever ask for the children of anyone else.
-      ...(request.headers['idempotency-key'] === undefined && { signal }),
+      requestKey,
+      // Who comes back with the same key finds what was begun; without one nobody would ever learn of these children.
+      ...(requestKey === undefined && { signal }),
     });
-    if (signal.aborted && request.headers['idempotency-key'] === undefined) await killAll(results);
+    const born = results.flatMap((result) => (result.ok ? [result.sandbox] : []));
+    for (const { timeline } of born) observeSpawn(asked, timeline);
+    audited(request, { snapshot: body.snapshot_tag, sandbox: born.map(({ id }) => id) });
+    if (signal.aborted && requestKey === undefined) await killAll(born);
     if (query.settle) {
       const settled = results.map((result) =>
         result.ok ? { sandbox: info(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
@@ -54,11 +61,10 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
     // A client of forkd expects all or nothing.
     const failed = results.find((result) => !result.ok);
     if (failed && !failed.ok) {
-      await killAll(results);
+      await killAll(born);
       throw failed.error;
     }
-    const infos = results.flatMap((result) => (result.ok ? [info(controller.record(result.sandbox.id))] : []));
-    return reply.code(201).send(infos);
+    return reply.code(201).send(born.map(({ id }) => info(controller.record(id))));
   });
   serveRoute(app, ROUTES.changeSandbox, ({ params, body, request }) => {
     visibleSandbox(controller, request.caller, params.id);
@@ -85,15 +91,8 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
   });
 }
 
-/** To those who may not see it, a sandbox does not exist. */
-export function visibleSandbox(controller: Controller, caller: Caller, id: string): SandboxRecord {
-  const record = controller.record(id);
-  if (mayTouch(caller, record)) return record;
-  throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
-}
-
-async function killAll(results: SpawnResult[]): Promise<void> {
-  await Promise.all(results.map((result) => (result.ok ? result.sandbox.kill().catch(() => {}) : undefined)));
+async function killAll(sandboxes: Sandbox[]): Promise<void> {
+  await Promise.all(sandboxes.map((sandbox) => sandbox.kill().catch(() => {})));
 }
 
 function labels(text: string | undefined): Record<string, string> {

@@ -3,9 +3,11 @@ import { type Controller, type SnapshotView, snapshotFiles } from '@forkd/contro
 import { loadRecipe } from '@forkd/images';
 import { ForkdError, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
-import type { Caller } from '../caller.js';
+import { keyOf } from '../idempotency.js';
+import { bootTimer } from '../metrics.js';
+import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
-import { mayTouch } from '../visible.js';
+import { mayTouch, visibleSnapshot } from '../visible.js';
 
 export function snapshotRoutes(app: FastifyInstance, controller: Controller, recipes: string): void {
   const directory = (tag: string): string => `${controller.data.snapshots}/${tag}`;
@@ -44,15 +46,19 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       memory_mib: body.memory_mib ?? loaded.memory_mib,
       vcpus: body.vcpus ?? loaded.vcpus,
     };
-    const retried = request.headers['idempotency-key'] !== undefined;
+    const boot = bootTimer();
+    audited(request, { snapshot: body.tag });
     const { record, done } = controller.beginSnapshot({
       tag: body.tag,
       recipe,
       recipeName: body.recipe,
       owner: request.caller.name,
       rememberFailure: !body.wait,
-      onProgress: (progress) => request.log.info(progress, 'snapshot'),
-      ...(body.wait && !retried && { signal }),
+      onProgress: (progress) => {
+        boot(progress.step);
+        request.log.info(progress, 'snapshot');
+      },
+      ...(body.wait && keyOf(request) === undefined && { signal }),
     });
     if (!body.wait) {
       done.catch((error: Error) => request.log.warn({ tag: record.tag, error: error.message }, 'snapshot failed'));
@@ -85,11 +91,4 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       sandboxes: sandboxes.map(({ id }) => id),
     };
   });
-}
-
-/** To those who may not see it, a snapshot does not exist. */
-export async function visibleSnapshot(controller: Controller, caller: Caller, tag: string): Promise<SnapshotView> {
-  const view = await controller.viewSnapshot(tag);
-  if (mayTouch(caller, view)) return view;
-  throw new ForkdError('snapshot_not_found', `there is no snapshot ${JSON.stringify(tag)}`);
 }
