@@ -2,11 +2,12 @@ import { link, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promis
 import type { Accel, Machine, Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { type HostHelper, nativeBinary, Scope } from '@forkd/host';
-import { buildImages, type Images, type Recipe } from '@forkd/images';
+import { buildImages, type Images, type KernelSource, type Recipe } from '@forkd/images';
 import { ForkdError, parseTag } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { unlessAborted } from './cancel.js';
 import { sha256, sync } from './durable.js';
+import { findLanguage } from './find-language.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
 import { untilQuiet } from './quiet.js';
@@ -25,7 +26,9 @@ export interface CreateOptions {
   recipeName: string;
   accel?: Accel | 'auto';
   /** A kernel of the user's own in place of Debian's. */
-  kernel?: { path: string; modules?: string };
+  kernel?: KernelSource;
+  /** An image file in place of the recipe's root disk; a language is looked for in it. */
+  rootfs?: string;
   onProgress?: Report;
   signal?: AbortSignal | undefined;
 }
@@ -36,7 +39,7 @@ export async function createSnapshot(
   options: CreateOptions & { signal: AbortSignal },
 ): Promise<SnapshotMeta> {
   const { data, engine } = parts;
-  const { recipe, onProgress: report = () => {}, signal } = options;
+  const { onProgress: report = () => {}, signal } = options;
   const tag = parseTag(options.tag);
   const target = `${data.snapshots}/${tag}`;
   if (await stat(target).catch(() => undefined)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
@@ -44,14 +47,15 @@ export async function createSnapshot(
   // First, because what an engine lacks shows at once, and images may take minutes.
   const accel = await unlessAborted(signal, engine.accel(options.accel ?? 'auto'));
   report({ step: 'images' });
-  const images = await buildImages(recipe, {
+  const images = await buildImages(options.recipe, {
     store: data.images,
     agent: nativeBinary('forkd-agent'),
     kernel: options.kernel,
+    rootfs: options.rootfs,
     onProgress: report,
     signal,
   });
-  const machine = { vcpus: recipe.vcpus, memoryMib: recipe.memory_mib, accel };
+  const machine = { vcpus: options.recipe.vcpus, memoryMib: options.recipe.memory_mib, accel };
 
   await checkSpace(data.own, machine.memoryMib);
   await using scope = new Scope();
@@ -63,7 +67,7 @@ export async function createSnapshot(
   scope.add(() => rm(draft, { recursive: true, force: true }));
   await lay(images, draft, parts.helper);
   report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}` });
-  const protocol = await warmParent(parts, machine, images, draft, { recipe, report, signal });
+  const { protocol, recipe } = await warmParent(parts, machine, images, draft, { ...options, report, signal });
 
   report({ step: 'save' });
   const version = (await engine.probe()).version ?? '';
@@ -111,18 +115,19 @@ async function lay(images: Images, draft: string, helper: HostHelper): Promise<v
 
 interface Warming {
   recipe: Recipe;
+  rootfs?: string;
   report: Report;
   signal: AbortSignal;
 }
 
-/** Runs the parent from boot to saved; returns the protocol its agent speaks. */
+/** Runs the parent from boot to saved; returns the protocol its agent speaks, and what it was warmed by. */
 async function warmParent(
   { engine, data }: Parts,
   machine: Machine,
   images: Images,
   draft: string,
-  { recipe, report, signal }: Warming,
-): Promise<number> {
+  { recipe: given, rootfs, report, signal }: Warming,
+): Promise<{ protocol: number; recipe: Recipe }> {
   const files = snapshotFiles(draft);
   const directory = `${data.own}/parent-${process.hrtime.bigint().toString(36)}`;
   await using scope = new Scope();
@@ -147,11 +152,13 @@ async function warmParent(
   const guest = connectGuest(await vm.channel());
   scope.add(() => guest.close());
   const protocol = await whileAlive(vm, 'while it booted', firstAnswer(guest, vm, signal));
+  const found = rootfs === undefined ? given : findLanguage(guest, given, report, signal);
+  const recipe = await whileAlive(vm, 'during its warm-up', Promise.resolve(found));
   await whileAlive(vm, 'during its warm-up', warmUp(guest, recipe, report, signal));
   await whileAlive(vm, 'before it was ready', untilReady(guest, recipe, report, signal));
   await whileAlive(vm, 'while it settled', settle(guest, vm, signal));
   await whileAlive(vm, 'while it was saved', vm.save(files.state));
-  return protocol;
+  return { protocol, recipe };
 }
 
 /** Brings the guest to rest and stops it. */

@@ -210,9 +210,10 @@ describe('a data directory', () => {
 describe('the daemon', () => {
   let daemon: ChildProcess;
   let url: string;
+  let data: string;
 
   beforeAll(async () => {
-    const data = mkdtempSync(`${root}/daemon-`);
+    data = mkdtempSync(`${root}/daemon-`);
     mkdirSync(IMAGES, { recursive: true });
     symlinkSync(IMAGES, `${data}/images`);
     writeFileSync(`${data}/token`, `${TOKEN}\n`);
@@ -238,6 +239,10 @@ describe('the daemon', () => {
 
   it('that answers is a pass', async () => {
     expect(await asked({ FORKD_TOKEN: TOKEN })).toMatchObject({ status: 'pass', detail: `answers at ${url}` });
+  });
+
+  it('that has the data directory is seen there', async () => {
+    expect((await examine(['--data', data]))['data directory']!.detail).toMatch(/a daemon has it$/);
   });
 
   it('that refuses the token is a failure which names FORKD_TOKEN', async () => {

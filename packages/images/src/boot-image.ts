@@ -3,12 +3,14 @@ import { join } from 'node:path';
 import { ForkdError } from '@forkd/protocol';
 import { compressedKernel, isBzImage } from './bzimage.js';
 import { decompress } from './decompress.js';
-import { bootsByPvh, isElf, kernelRelease } from './elf-kernel.js';
+import { bootsByPvh, isElf, isWhole, kernelRelease } from './elf-kernel.js';
 import type { RunOptions } from './run.js';
 
 export interface BootImage {
   file: 'vmlinux' | 'vmlinuz';
   release: string;
+  /** The plain kernel that is in it. */
+  vmlinux: Buffer;
 }
 
 /**
@@ -26,10 +28,15 @@ export async function bootImage(source: string, out: string, work: string, optio
   const release = kernelRelease(vmlinux);
   if (!isElf(vmlinux) || release === undefined)
     throw new ForkdError('invalid_request', `${source} does not contain a Linux kernel`);
-  if (bootsByPvh(vmlinux) || isElf(image)) return { file: 'vmlinux', release };
+  if (!isWhole(vmlinux)) throw new ForkdError('invalid_request', `${source} is cut short`, { hint: 'Copy it again.' });
+  if (bootsByPvh(vmlinux)) return { file: 'vmlinux', release, vmlinux };
+  if (isElf(image))
+    throw new ForkdError('invalid_request', `${source} cannot be started by PVH`, {
+      hint: 'Build it with CONFIG_PVH=y, or give its bzImage.',
+    });
   await rm(plain);
   await copyFile(source, join(out, 'vmlinuz'));
-  return { file: 'vmlinuz', release };
+  return { file: 'vmlinuz', release, vmlinux };
 }
 
 async function unpack(image: Buffer, target: string, work: string, options: RunOptions): Promise<void> {

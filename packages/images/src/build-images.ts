@@ -1,3 +1,4 @@
+import { buildForeignRoot } from './foreign-root.js';
 import { buildInitramfs } from './initramfs.js';
 import { buildKernel, type KernelSource, needKernelTools } from './kernel.js';
 import type { BuildOptions } from './progress.js';
@@ -9,6 +10,8 @@ export interface ImageOptions extends BuildOptions {
   /** The static agent binary that becomes the guest's first process. */
   agent: string;
   kernel?: KernelSource | undefined;
+  /** An image file in place of the root disk that the recipe describes. */
+  rootfs?: string | undefined;
 }
 
 /** Paths of everything a guest boots from, and what they contain. */
@@ -29,10 +32,10 @@ export function needImageTools(): void {
 
 export async function buildImages(recipe: Recipe, options: ImageOptions): Promise<Images> {
   needKernelTools(options.kernel, options.tools);
-  needRootDiskTools(recipe, options.tools);
+  if (options.rootfs === undefined) needRootDiskTools(recipe, options.tools);
   const kernel = await buildKernel(options, options.kernel);
   const initramfs = await buildInitramfs(kernel, options.agent, options);
-  const base = await buildRootDisk(recipe, options);
+  const base = options.rootfs ? await buildForeignRoot(options.rootfs, options) : await buildRootDisk(recipe, options);
   return {
     kernel: kernel.path,
     initramfs: initramfs.path,

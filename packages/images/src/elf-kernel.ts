@@ -1,3 +1,4 @@
+const PT_LOAD = 1;
 const PT_NOTE = 4;
 const PHYS32_ENTRY = 18;
 
@@ -7,22 +8,38 @@ export function isElf(image: Buffer): boolean {
 
 /** Whether a 64-bit vmlinux has the Xen note with its 32-bit entry: without it no VMM can start it by PVH. */
 export function bootsByPvh(vmlinux: Buffer): boolean {
+  return segments(vmlinux, PT_NOTE).some(([start, end]) => hasNote(vmlinux.subarray(start, end)));
+}
+
+/** Whether everything that would be loaded is there. */
+export function isWhole(vmlinux: Buffer): boolean {
+  const loaded = segments(vmlinux, PT_LOAD);
+  return loaded.length > 0 && loaded.every(([, end]) => end <= vmlinux.length);
+}
+
+/** Where the parts of one type lie in the file. */
+function segments(vmlinux: Buffer, type: number): [start: number, end: number][] {
+  const found: [number, number][] = [];
   const table = Number(vmlinux.readBigUInt64LE(0x20));
   const size = vmlinux.readUInt16LE(0x36);
   const count = vmlinux.readUInt16LE(0x38);
   for (let at = table; at < table + size * count && at + 56 <= vmlinux.length; at += size) {
-    if (vmlinux.readUInt32LE(at) !== PT_NOTE) continue;
+    if (vmlinux.readUInt32LE(at) !== type) continue;
     const start = Number(vmlinux.readBigUInt64LE(at + 8));
-    const end = start + Number(vmlinux.readBigUInt64LE(at + 32));
-    if (hasNote(vmlinux.subarray(start, end))) return true;
+    found.push([start, start + Number(vmlinux.readBigUInt64LE(at + 32))]);
   }
-  return false;
+  return found;
 }
 
 /** "6.1.0-54-cloud-amd64" from the banner that every kernel carries. */
 export function kernelRelease(vmlinux: Buffer): string | undefined {
   const banner = vmlinux.indexOf('Linux version ');
   return banner < 0 ? undefined : /^Linux version (\S+) /.exec(vmlinux.toString('latin1', banner, banner + 200))?.[1];
+}
+
+/** Those of the drivers that are not built in: one that is carries its name as a string. */
+export function absentDrivers(vmlinux: Buffer, drivers: readonly string[]): string[] {
+  return drivers.filter((name) => !vmlinux.includes(`${name}\0`, 0, 'latin1'));
 }
 
 function hasNote(notes: Buffer): boolean {

@@ -1,4 +1,6 @@
 export { buildImages, type ImageOptions, type Images, needImageTools } from './build-images.js';
+export { diskImage, type FileSystem } from './disk-image.js';
+export { foreignKernel } from './foreign-kernel.js';
 export { buildInitramfs, type Initramfs } from './initramfs.js';
 export { buildKernel, type Kernel, type KernelSource } from './kernel.js';
 export { loadRecipe, parseRecipe } from './load-recipe.js';

@@ -4,6 +4,8 @@ import { ForkdError } from '@forkd/protocol';
 import { z } from 'zod';
 import { bootImage } from './boot-image.js';
 import { DEBIAN_KERNEL, unpackDebianKernel } from './debian-kernel.js';
+import type { FileSystem } from './disk-image.js';
+import { absentDrivers } from './elf-kernel.js';
 import { storedEntry } from './entry.js';
 import { hashFile, sha256 } from './hash.js';
 import { GUEST_MODULES, writeModules } from './module-order.js';
@@ -15,6 +17,8 @@ import { treeFingerprint } from './tree.js';
 export interface KernelSource {
   path: string;
   modules?: string | undefined;
+  /** Of its root disk, where that is not ext4. */
+  fileSystem?: FileSystem | undefined;
 }
 
 export interface Kernel {
@@ -24,7 +28,12 @@ export interface Kernel {
   /** In the order in which the guest loads them. */
   modules: string[];
   modulesHash: string;
+  /** Drivers that a guest cannot do without and that are neither built in nor among the modules. */
+  absent: string[];
 }
+
+/** Names of built-in drivers; overlay and ext4 cannot be told from other uses of these words. */
+const DRIVERS = ['virtio-mmio', 'virtio_blk', 'virtio_console'];
 
 const Info = z.object({
   file: z.string(),
@@ -32,23 +41,27 @@ const Info = z.object({
   hash: z.string(),
   modules: z.array(z.string()),
   modulesHash: z.string(),
+  absent: z.array(z.string()).default([]),
 });
 
 export async function buildKernel(options: BuildOptions, source?: KernelSource): Promise<Kernel> {
   needKernelTools(source, options.tools);
+  const other = source?.fileSystem === 'ext4' ? undefined : source?.fileSystem;
+  const wanted = other === undefined ? GUEST_MODULES : [...GUEST_MODULES, { name: other }];
   const entry = await storedEntry(options, {
     kind: 'kernel',
-    inputs: { source: source ? await given(source) : DEBIAN_KERNEL, modules: GUEST_MODULES },
+    inputs: { source: source ? await given(source) : DEBIAN_KERNEL, modules: wanted },
     info: Info,
     async build(out, work) {
       const { path, modules } = source ?? (await unpackDebianKernel(work, options));
       options.onProgress?.({ step: 'kernel', detail: path });
-      const { file, release } = await bootImage(path, out, work, options);
+      const { file, release, vmlinux } = await bootImage(path, out, work, options);
       const hash = await hashFile(join(out, file), options.signal);
       await mkdir(join(out, 'modules'));
-      const names = modules ? await writeModules(modules, GUEST_MODULES, join(out, 'modules'), work, options) : [];
+      const names = modules ? await writeModules(modules, wanted, join(out, 'modules'), work, options) : [];
+      const absent = modules ? [] : absentDrivers(vmlinux, other === undefined ? DRIVERS : [...DRIVERS, other]);
       const hashes = await Promise.all(names.map((name) => hashFile(join(out, 'modules', name))));
-      return { file, release, hash, modules: names, modulesHash: sha256([...names, ...hashes].join()) };
+      return { file, release, hash, modules: names, modulesHash: sha256([...names, ...hashes].join()), absent };
     },
   });
   const { file, modules, ...rest } = entry.info;

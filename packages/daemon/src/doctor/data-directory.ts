@@ -1,12 +1,12 @@
 import { randomBytes } from 'node:crypto';
-import { access, constants, mkdir, readdir, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, readdir, readFile, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { type Check, fail, type Host, type Outcome, pass, skip, warn } from './check.js';
 
 const GIB = 1 << 30;
 /** The longest path of a Unix socket, and what comes after the data directory in those of a VM. */
 const SOCKET_PATH_MAX = 107;
-const OWNER = '/run/4194304-9999999999-0/';
+const OWNER = '/run/daemon/';
 const SANDBOX = 'sb-00000000000000000000';
 const SOCKET = '/console.sock';
 /** A tag shorter than this is no hardship. */
@@ -37,8 +37,7 @@ async function directory(data: string): Promise<Outcome> {
     return warn(`${data} has mode ${mode}: others can read the memory of guests`, `chmod 700 ${data}`);
   if (found.uid !== process.geteuid?.())
     return warn(`${data} belongs to uid ${found.uid}`, `chown ${process.geteuid?.()} ${data}`);
-  const users = await programs(data);
-  return pass(`${data}, mode ${mode}${users.length > 0 ? `, in use by process ${users.join(', ')}` : ''}`);
+  return pass(`${data}, mode ${mode}${(await claimed(data)) ? ', a daemon has it' : ''}`);
 }
 
 /** Nothing is made here: only the daemon makes its directory. */
@@ -118,17 +117,10 @@ async function trial<T>(data: string, use: (file: string) => T | Promise<T>): Pr
   }
 }
 
-/** Programs that are alive and have something open there. */
-async function programs(data: string): Promise<number[]> {
-  const owners = await readdir(`${data}/run`).catch(() => []);
-  const pids = new Set(owners.map((name) => Number.parseInt(name, 10)).filter((pid) => pid > 0));
-  const alive: number[] = [];
-  for (const pid of pids)
-    await access(`/proc/${pid}`).then(
-      () => alive.push(pid),
-      () => {},
-    );
-  return alive;
+/** A daemon holds a name that is made of its directory, for as long as it lives. */
+async function claimed(data: string): Promise<boolean> {
+  const own = await stat(`${data}/run/daemon`).catch(() => undefined);
+  return own !== undefined && (await readFile('/proc/net/unix', 'utf8')).includes(`@forkd-${own.dev}-${own.ino}\n`);
 }
 
 /** The nearest directory above that is there. */

@@ -1,9 +1,10 @@
 import { stat } from 'node:fs/promises';
 import { type Controller, type SnapshotView, snapshotFiles } from '@forkd/controller';
 import { loadRecipe } from '@forkd/images';
-import { ForkdError, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
+import { type CreateSnapshot, ForkdError, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { keyOf } from '../idempotency.js';
+import { fromKernelAndRootfs } from '../kernel-and-rootfs.js';
 import { bootTimer } from '../metrics.js';
 import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
@@ -29,6 +30,14 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
     }),
   });
 
+  const fromRecipe = async (name: string, { memory_mib, vcpus }: CreateSnapshot) => {
+    const recipe = await loadRecipe(parseTag(name), recipes);
+    return {
+      recipe: { ...recipe, memory_mib: memory_mib ?? recipe.memory_mib, vcpus: vcpus ?? recipe.vcpus },
+      recipeName: name,
+    };
+  };
+
   serveRoute(app, ROUTES.listSnapshots, async ({ request }) =>
     (await controller.snapshots()).filter((view) => mayTouch(request.caller, view)).map(info),
   );
@@ -36,22 +45,15 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
     info(await visibleSnapshot(controller, request.caller, params.tag)),
   );
   serveRoute(app, ROUTES.createSnapshot, async ({ body, reply, request, signal }) => {
-    if (body.recipe === undefined)
-      throw new ForkdError('not_implemented', 'snapshots from a kernel and a root disk are not there yet', {
-        hint: 'Give a recipe.',
-      });
-    const loaded = await loadRecipe(parseTag(body.recipe), recipes);
-    const recipe = {
-      ...loaded,
-      memory_mib: body.memory_mib ?? loaded.memory_mib,
-      vcpus: body.vcpus ?? loaded.vcpus,
-    };
+    const source =
+      body.recipe === undefined
+        ? await fromKernelAndRootfs(body, request.caller, controller.data.images)
+        : await fromRecipe(body.recipe, body);
     const boot = bootTimer();
     audited(request, { snapshot: body.tag });
     const { record, done } = controller.beginSnapshot({
       tag: body.tag,
-      recipe,
-      recipeName: body.recipe,
+      ...source,
       owner: request.caller.name,
       rememberFailure: !body.wait,
       onProgress: (progress) => {
@@ -65,7 +67,8 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       return reply.code(202).send(info(record));
     }
     await done;
-    return reply.code(201).send(info(await controller.viewSnapshot(body.tag)));
+    const made = info(await controller.viewSnapshot(body.tag));
+    return reply.code(201).send(body.tap ? { ...made, warning: 'tap is not used: guests have no network yet' } : made);
   });
   serveRoute(app, ROUTES.deleteSnapshot, async ({ params, request, reply }) => {
     await visibleSnapshot(controller, request.caller, params.tag);
