@@ -4,7 +4,7 @@ N ?= 100
 RECIPE ?= python-numpy
 export FORKD_DATA ?= $(CURDIR)/.forkd
 
-.PHONY: demo test check bench-fanout torture build clean
+.PHONY: demo test check bench-fanout bench-rest torture build clean
 
 demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
@@ -21,6 +21,9 @@ check: build
 bench-fanout: build ## spawn N children and compare with the bare engine, runc, bubblewrap and gVisor; last line is JSON
 	@scripts/setup peers
 	@node bench/dist/fanout.js --n $(N) --recipe $(RECIPE)
+
+bench-rest: build ## what the daemon adds to the round trip, to a spawn and to memory; last line is JSON
+	@node bench/dist/rest.js --n $(N) --recipe $(RECIPE)
 
 torture: N = 50
 torture: build ## kill -9 the daemon N times under load, look for whatever was lost or left; last line is JSON
