@@ -8,6 +8,8 @@ const allowed = {
   'engine-qemu': ['protocol', 'host', 'engine'],
   controller: ['protocol', 'host', 'engine', 'guest', 'images'],
   daemon: ['protocol', 'host', 'guest', 'engine', 'engine-qemu', 'images', 'controller'],
+  sdk: ['protocol'],
+  cli: ['protocol', 'sdk'],
 };
 
 module.exports = {

@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
 import { type Controller, type SnapshotView, snapshotFiles } from '@forkd/controller';
 import { loadRecipe } from '@forkd/images';
-import { type CreateSnapshot, ForkdError, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
+import { type CreateSnapshot, parseTag, ROUTES, type SnapshotInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { keyOf } from '../idempotency.js';
 import { fromKernelAndRootfs } from '../kernel-and-rootfs.js';

@@ -1,0 +1,28 @@
+import { option, options, toggle } from '../command.js';
+import { count, pair, sandboxId, tag, text } from '../values.js';
+
+/** Flags that several verbs share; their names are forkd's. */
+export const TAG = { tag: option('TAG', tag, 'Snapshot', { isRequired: true, complete: 'tags' }) } as const;
+
+export const RECIPE = option('NAME', tag, 'Recipe the snapshot is made from', { complete: 'recipes' });
+
+export const CHILD = {
+  child: option('ID', sandboxId, 'Sandbox, instead of the first argument', { complete: 'sandboxes' }),
+} as const;
+
+export const SPAWN = {
+  'per-child-netns': toggle('A network namespace for each sandbox (always so)'),
+  'memory-limit-mib': option('MIB', count(16, 1 << 20), 'Memory each sandbox may use on the host'),
+  'live-fork': toggle('Fork from a live parent'),
+  hugepages: toggle('Use huge pages (needs --live-fork)'),
+  prewarm: toggle('Touch the memory of each sandbox before it is handed out'),
+  env: options('NAME=VALUE', pair, 'Variable of the environment in the sandbox', { short: 'e' }),
+  label: options('NAME=VALUE', pair, 'Label to find the sandbox by', { short: 'l' }),
+  'ttl-secs': option('SECS', count(1, 31_536_000), 'End the sandbox after this time'),
+} as const;
+
+export const PROGRAM = {
+  'timeout-secs': option('SECS', count(1, 86_400), 'Time the program may take', { fallback: 30 }),
+  cwd: option('DIR', text, 'Folder to run in'),
+  user: option('NAME', text, 'User to run as'),
+} as const;

@@ -1,0 +1,105 @@
+import { on } from 'node:events';
+import { connect } from 'node:net';
+import { ForkdError, type PtyInput, PtyOutput } from '@forkd/protocol';
+import WebSocket from 'ws';
+import type { Connection } from './connection.js';
+import type { CallOptions } from './options.js';
+import { knownCode, refusal, unreachable } from './refusal.js';
+
+export interface PtyOptions extends CallOptions {
+  cols?: number | undefined;
+  rows?: number | undefined;
+  /** A line for the shell; without it an interactive shell. */
+  command?: string | undefined;
+  cwd?: string | undefined;
+  user?: string | undefined;
+  term?: string | undefined;
+}
+
+export type PtyExit = Extract<PtyOutput, { type: 'exit' }>;
+
+const PAYLOAD_LIMIT = 16 << 20;
+const BUFFERED_MESSAGES = 64;
+
+/** A terminal in a sandbox: iterate over what it prints, `write` what is typed. */
+export class Pty implements AsyncIterable<Uint8Array> {
+  /** How the program ended; rejects when the connection broke before. */
+  readonly exit: Promise<PtyExit>;
+  readonly #socket: WebSocket;
+  readonly #output: AsyncIterable<[Buffer, boolean]>;
+
+  private constructor(socket: WebSocket) {
+    this.#socket = socket;
+    this.#output = on(socket, 'message', {
+      close: ['close'],
+      highWaterMark: BUFFERED_MESSAGES,
+      lowWaterMark: 1,
+    } as object) as AsyncIterable<[Buffer, boolean]>;
+    this.exit = new Promise((resolve, reject) => {
+      socket.on('message', (data: Buffer, isBinary) => {
+        if (isBinary) return;
+        const frame = parseFrame(data);
+        if (frame?.type === 'exit') resolve(frame);
+        else if (frame) reject(new ForkdError(knownCode(frame.code), frame.error));
+      });
+      socket.once('close', () => reject(new ForkdError('unreachable', 'the connection ended before the program did')));
+    });
+    // Who only reads the output must not be ended by a promise nobody waits for.
+    this.exit.catch(() => {});
+  }
+
+  static async open(connection: Connection, id: string, options: PtyOptions = {}): Promise<Pty> {
+    const { signal, timeout_ms = 60_000, ...query } = options;
+    const { url, headers, socket: path } = connection.address('pty', { params: { id }, query });
+    url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
+    const socket = new WebSocket(url, {
+      headers,
+      handshakeTimeout: timeout_ms,
+      perMessageDeflate: false,
+      maxPayload: PAYLOAD_LIMIT,
+      ...(path !== undefined && { createConnection: () => connect(path) }),
+    });
+    const pty = new Pty(socket);
+    const end = (): void => socket.terminate();
+    signal?.addEventListener('abort', end, { once: true });
+    socket.once('close', () => signal?.removeEventListener('abort', end));
+    await new Promise<void>((resolve, reject) => {
+      socket.once('open', resolve);
+      socket.on('error', (cause) => reject(unreachable(cause)));
+      socket.once('unexpected-response', (_, response) => void refusal(response).then(reject, reject));
+    });
+    return pty;
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Uint8Array> {
+    for await (const [data, isBinary] of this.#output) {
+      if (!isBinary) return;
+      yield data;
+    }
+  }
+
+  write(data: Uint8Array | string): void {
+    if (this.#isOpen) this.#socket.send(Buffer.from(data as string), { binary: true });
+  }
+
+  resize(cols: number, rows: number): void {
+    const frame: PtyInput = { type: 'resize', cols, rows };
+    if (this.#isOpen) this.#socket.send(JSON.stringify(frame));
+  }
+
+  close(): void {
+    this.#socket.terminate();
+  }
+
+  get #isOpen(): boolean {
+    return this.#socket.readyState === WebSocket.OPEN;
+  }
+}
+
+function parseFrame(data: Buffer): PtyOutput | undefined {
+  try {
+    return PtyOutput.safeParse(JSON.parse(data.toString())).data;
+  } catch {
+    return undefined;
+  }
+}

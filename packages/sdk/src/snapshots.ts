@@ -1,0 +1,74 @@
+import type { CreateSnapshot, ForkdEvent, SnapshotInfo, SnapshotInfoDetail } from '@forkd/protocol';
+import type { Connection } from './connection.js';
+import { followEvents } from './events.js';
+import type { CallOptions } from './options.js';
+
+export type CreateSnapshotOptions = Pick<CreateSnapshot, 'tag'> &
+  Partial<CreateSnapshot> &
+  CallOptions & { onProgress?: (event: ForkdEvent) => void };
+
+export interface RemoveOptions extends CallOptions {
+  /** The snapshots that depend on it go too. */
+  cascade?: boolean | undefined;
+  force?: boolean | undefined;
+}
+
+/** Building an image for the first time downloads packages. */
+const CREATE_TIMEOUT_MS = 3_600_000;
+const COMPACT_TIMEOUT_MS = 900_000;
+
+export class Snapshots {
+  readonly #connection: Connection;
+
+  constructor(connection: Connection) {
+    this.#connection = connection;
+  }
+
+  async list(call: CallOptions = {}): Promise<SnapshotInfo[]> {
+    return this.#connection.call('listSnapshots', call);
+  }
+
+  async get(tag: string, call: CallOptions = {}): Promise<SnapshotInfo> {
+    return this.#connection.call('getSnapshot', { ...call, params: { tag } });
+  }
+
+  async info(tag: string, call: CallOptions = {}): Promise<SnapshotInfoDetail> {
+    return this.#connection.call('snapshotInfo', { ...call, params: { tag } });
+  }
+
+  /** Resolves when it is ready, or at once with `wait: false`. */
+  async create(options: CreateSnapshotOptions): Promise<SnapshotInfo> {
+    const { signal, timeout_ms = CREATE_TIMEOUT_MS, onProgress, ...body } = options;
+    const done = new AbortController();
+    if (onProgress) void this.#report(body.tag, done.signal, onProgress);
+    try {
+      return await this.#connection.call('createSnapshot', { signal, timeout_ms, body });
+    } finally {
+      done.abort();
+    }
+  }
+
+  async remove(tag: string, { cascade, force, ...call }: RemoveOptions = {}): Promise<void> {
+    const query = { cascade: cascade || undefined, force: force || undefined };
+    await this.#connection.call('deleteSnapshot', { ...call, params: { tag }, query });
+  }
+
+  /** Flattens a chain of snapshots into a new one. */
+  async compact(tag: string, to: string, call: CallOptions = {}): Promise<SnapshotInfo> {
+    return this.#connection.call('compactSnapshot', {
+      timeout_ms: COMPACT_TIMEOUT_MS,
+      ...call,
+      params: { tag },
+      body: { to },
+    });
+  }
+
+  async #report(tag: string, signal: AbortSignal, onProgress: (event: ForkdEvent) => void): Promise<void> {
+    try {
+      for await (const event of followEvents(this.#connection, { types: ['progress'], snapshot_tag: tag, signal }))
+        onProgress(event);
+    } catch {
+      // Progress is a comfort: without it the call itself still tells how it ended.
+    }
+  }
+}
