@@ -101,6 +101,7 @@ function fillDatabase(): void {
     expires_at: null,
     ended_at: now,
     exit_reason: 'killed',
+    request_key: null,
     metadata: { job: `${index}` },
     memory_limit_mib: null,
     vcpus: 1,
