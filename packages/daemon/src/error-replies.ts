@@ -49,7 +49,9 @@ export function errorBody(error: ForkdError, requestId: string): ErrorBody {
 export function errorFields(error: ForkdError): Omit<ErrorBody, 'request_id'> {
   // What broke inside is for the log: its message may name files of the host.
   const message = error.code === 'internal' ? 'something broke inside the daemon' : told(error);
-  return { error: message, code: error.code, hint: error.hint };
+  const hint = withoutPaths(error.hint);
+  // Of the other codes, details are for the log.
+  return { error: message, code: error.code, hint, ...(error.code === 'state_conflict' && { details: error.details }) };
 }
 
 function translate(thrown: FastifyError): ForkdError {
