@@ -36,7 +36,7 @@ export class AuditLog {
     this.#path = auditLog;
     this.#maxBytes = auditMaxBytes;
     try {
-      mkdirSync(dirname(auditLog), { recursive: true, mode: 0o700 });
+      makeFolder(dirname(auditLog));
       this.#file = this.#open();
     } catch (thrown) {
       throw new ForkdError(asForkdError(thrown).code, `cannot write the audit log ${auditLog}`, {
@@ -107,6 +107,15 @@ export class AuditLog {
       log.error({ err: thrown }, 'the audit log cannot be rotated');
       this.#rotates = false;
     }
+  }
+}
+
+/** One level only: the recursive way of Node never ends below /proc. */
+function makeFolder(path: string): void {
+  try {
+    mkdirSync(path, { mode: 0o700 });
+  } catch (thrown) {
+    if ((thrown as NodeJS.ErrnoException).code !== 'EEXIST') throw thrown;
   }
 }
 
