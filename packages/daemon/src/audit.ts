@@ -18,8 +18,8 @@ const KEPT = 5;
 const LONGEST = { method: 32, path: 1024, ua: 256 };
 
 /**
- * Append-only lines of JSON: who did what, when, and how it ended. Each is written before the next request is looked at,
- * so a crash loses none. It never holds a token, a query or a body.
+ * Append-only lines of JSON: who did what, when, and how it ended. Each is written as soon as it
+ * is known, so a crash loses only those it interrupts. It never holds a token, a query or a body.
  */
 export class AuditLog {
   readonly #path: string;

@@ -35,7 +35,7 @@ export function authorize(app: FastifyInstance): void {
   });
 }
 
-export function identify(tokens: Tokens, request: IncomingMessage): Caller {
+function identify(tokens: Tokens, request: IncomingMessage): Caller {
   const { local } = peerOf(request.socket);
   const { authorization } = request.headers;
   if (!tokens.required) {

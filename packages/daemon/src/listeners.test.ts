@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { Agent, createServer, get, type IncomingMessage } from 'node:http';
+import { Agent, createServer, get, type IncomingMessage, ServerResponse } from 'node:http';
 import { connect, type Socket } from 'node:net';
 import { tmpdir } from 'node:os';
 import { connect as tlsConnect } from 'node:tls';
@@ -184,19 +184,30 @@ describe('the end', () => {
   });
 });
 
-it('upgrades of every listener reach the app', async () => {
+it('an upgrade can take the way of every other request, and does not hold the end up', async () => {
   const data = temporaryData();
   const flags = readFlags(['--data', data, '--bind', 'none', '--socket', `${data}/socket`], {});
   if (typeof flags === 'string') throw new Error(flags);
   const app = fastify();
-  followOperations(app, []);
-  app.server.on('upgrade', (_request, socket) => socket.write('HTTP/1.1 101 Switching Protocols\r\n\r\n'));
+  const statuses: number[] = [];
+  followOperations(app, [({ status }) => statuses.push(status)]);
+  app.server.on('upgrade', (request, socket: Socket) => {
+    const response = new ServerResponse(request);
+    response.assignSocket(socket);
+    app.routing(request, response);
+  });
+  serveRoute(app, ROUTES.pty, ({ request, reply }) => {
+    reply.hijack();
+    request.raw.socket.write('HTTP/1.1 101 Switching Protocols\r\n\r\n');
+  });
   const listeners = await listen(app, readConfig(flags, ''));
   const socket = connect(`${data}/socket`);
-  socket.write('GET /x HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n');
+  const upgrade = 'Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n';
+  socket.write(`GET /v1/sandboxes/sb-00000000000000000000/pty HTTP/1.1\r\n${upgrade}`);
   expect(String(await new Promise((done) => socket.once('data', done)))).toContain('101');
   const closed = new Promise((done) => socket.once('close', done));
   await listeners.drain();
   await closed;
+  await expect.poll(() => statuses).toEqual([101]);
   rmSync(data, { recursive: true });
 });

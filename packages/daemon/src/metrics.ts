@@ -1,7 +1,7 @@
 import type { Timeline } from '@forkd/controller';
-import type { EventType, ForkdEvent } from '@forkd/protocol';
+import { type EventType, type ForkdEvent, ROUTES } from '@forkd/protocol';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
-import { nameOf, type Operation } from './operation.js';
+import type { Operation } from './operation.js';
 
 const registry = new Registry();
 const registers = [registry];
@@ -55,16 +55,14 @@ export function describeDaemon(version: string, branchConcurrency: number): void
   metrics.branchCap.set(branchConcurrency);
 }
 
-export function observeRequest({ route, request, status, seconds, outcome }: Operation): void {
+export function observeRequest({ route, request, status, seconds, outcome, endless }: Operation): void {
   const path = route?.path ?? 'unknown';
   metrics.requests.inc({ route: path, method: request.method, status });
   // How long somebody keeps watching events says nothing.
-  if (route?.replyType !== 'text/event-stream' && route?.replyType !== 'websocket')
-    metrics.requestSeconds.observe({ route: path }, seconds);
+  if (!endless) metrics.requestSeconds.observe({ route: path }, seconds);
   if (outcome !== 'ok') return;
-  const name = nameOf(route);
-  if (name === 'exec') metrics.execSeconds.observe(seconds);
-  if (name === 'eval') metrics.evalSeconds.observe(seconds);
+  if (route === ROUTES.exec) metrics.execSeconds.observe(seconds);
+  if (route === ROUTES.eval) metrics.evalSeconds.observe(seconds);
 }
 
 /** For each sandbox that is ready, how long after it was asked for it came to each phase of its start. */

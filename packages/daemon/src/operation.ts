@@ -1,4 +1,4 @@
-import { type ErrorCode, ROUTES, type Route, SandboxId, Tag } from '@forkd/protocol';
+import { type ErrorCode, type Route, SandboxId, Tag } from '@forkd/protocol';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { peerOf } from './peer.js';
 
@@ -67,11 +67,11 @@ export class Operation {
   }
 
   end(): void {
-    const { statusCode, headersSent } = this.reply.raw;
-    // An upgraded connection is answered past the response.
-    const answered = headersSent || statusCode === 101;
-    this.status = answered ? statusCode : 499;
-    if (!answered) this.outcome = 'cancelled';
+    const { headersSent, statusCode } = this.reply.raw;
+    // A WebSocket is answered past the response, by the handler that took the connection over.
+    const upgraded = this.reply.sent && this.route?.replyType === 'websocket';
+    this.status = headersSent ? statusCode : upgraded ? 101 : 499;
+    if (this.status === 499) this.outcome = 'cancelled';
     this.seconds = (performance.now() - this.#start) / 1000;
     this.abort();
   }
@@ -90,7 +90,13 @@ export function followOperations(app: FastifyInstance, followers: ((operation: O
     reply.raw.once('close', () => {
       app.operations.delete(operation);
       operation.end();
-      for (const follow of followers) follow(operation);
+      for (const follow of followers)
+        try {
+          follow(operation);
+        } catch (thrown) {
+          // Nobody above would catch it, and no record is worth the VMs.
+          request.log.error({ err: thrown }, 'a request could not be recorded');
+        }
     });
   });
 }
@@ -107,11 +113,4 @@ function fromPath({ params, routeOptions }: FastifyRequest): Subjects {
     ...(SandboxId.safeParse(id).success && { sandbox: id as string }),
     ...(Tag.safeParse(tag).success && { snapshot: tag as string }),
   };
-}
-
-const NAMES = new Map(Object.entries<Route>(ROUTES).map(([name, route]) => [route, name]));
-
-/** The name of a row of the table. */
-export function nameOf(route: Route | undefined): string | undefined {
-  return route && NAMES.get(route);
 }

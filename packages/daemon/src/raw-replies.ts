@@ -33,7 +33,7 @@ function parserError(code: string | undefined): ForkdError {
 }
 
 /** Answers past the server, which has given the connection up. */
-export function refuse(socket: Duplex, error: ForkdError): void {
+function refuse(socket: Duplex, error: ForkdError): void {
   const requestId = randomUUID();
   const body = JSON.stringify(errorBody(error, requestId));
   const head = [
