@@ -1,4 +1,5 @@
 import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
 import { type Config, readConfig } from './config.js';
@@ -102,6 +103,14 @@ it('bug class 6: help names every flag and variable, and tells nothing of the en
   const printed = execFileSync(process.execPath, [main, '--help'], { env: secrets, encoding: 'utf8' });
   expect(printed).toBe(helpText());
   expect(printed).not.toContain('secret-of');
+});
+
+it('the documentation names every flag and variable', () => {
+  const text = readFileSync(new URL('../../../docs/daemon.md', import.meta.url), 'utf8');
+  for (const [name, { env }] of Object.entries(FLAGS)) {
+    expect(text).toContain(`\`--${name}\``);
+    expect(text).toContain(`\`${env}\``);
+  }
 });
 
 it('a URL that may hold a password is not repeated in the error', () => {

@@ -32,6 +32,8 @@ async function serve(): Promise<void> {
   const tokens = new Tokens(config);
   if (process.getuid?.() !== 0) throw new ForkdError('not_permitted', 'forkd needs root to start VMs');
   const stopped = stopSignal();
+  // Until there is something to read again, it must not end the daemon.
+  process.on('SIGHUP', () => {});
   await using helper = HostHelper.start(`${config.data}/run/daemon`);
   const store = `${config.data}/images`;
   const kernel = await buildKernel({ store });

@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { TestDaemon } from './testing.js';
 
@@ -42,4 +43,11 @@ it('counts requests by the paths of the table, whatever paths clients make up', 
   expect(text).toContain('forkd_requests_total{route="/v1/snapshots/:tag",method="GET",status="404"} 2');
   expect(text).toContain('forkd_request_seconds_count{route="/v1/snapshots/:tag"} 2');
   expect(text).not.toMatch(/made\/up|snapshots\/two/);
+});
+
+it('the documentation lists what there is, and nothing else', async () => {
+  const text = readFileSync(new URL('../../../docs/daemon.md', import.meta.url), 'utf8');
+  const listed = [...text.matchAll(/^\| `(forkd_\w+)` \| (\w+)/gm)].map(([, name, kind]) => `${name} ${kind}`);
+  const served = [...(await scrape()).matchAll(/^# TYPE (forkd_\w+ \w+)/gm)].map(([, type]) => type);
+  expect(listed.sort()).toEqual(served.sort());
 });
