@@ -4,11 +4,16 @@ import type { Duplex } from 'node:stream';
 import { ForkdError } from '@forkd/protocol';
 import { errorBody } from './error-replies.js';
 
+const LATE = new Set(['ECONNRESET', 'HPE_CLOSED_CONNECTION']);
+
+/** How long what a refused client still sends is dropped: a reset could take the answer along. */
+const LINGER_MS = 1_000;
+
 /** What the HTTP parser refuses never becomes a request, but is answered in the one shape of errors too. */
 export function replyRawErrors(server: Server): void {
   server.on('clientError', (thrown: NodeJS.ErrnoException, socket: Duplex & { _httpMessage?: ServerResponse }) => {
-    // Into the middle of an answer nothing can be written.
-    if (thrown.code === 'ECONNRESET' || !socket.writable || socket._httpMessage?.headersSent) socket.destroy();
+    // Into the middle of an answer nothing can be written, and after the last one nothing may follow.
+    if (LATE.has(thrown.code ?? '') || !socket.writable || socket._httpMessage?.headersSent) socket.destroy();
     else refuse(socket, parserError(thrown.code));
   });
   server.on('connect', (_request, socket: Duplex) =>
@@ -44,5 +49,7 @@ function refuse(socket: Duplex, error: ForkdError): void {
     'connection: close',
   ];
   socket.on('error', () => socket.destroy());
-  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`, () => socket.destroy());
+  socket.resume();
+  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
+  setTimeout(() => socket.destroy(), LINGER_MS).unref();
 }

@@ -7,6 +7,8 @@ import { type WebSocket, WebSocketServer } from 'ws';
 /** More than anybody types or pastes at once. */
 const FRAME_LIMIT = 1 << 20;
 
+const LINGER_MS = 1_000;
+
 interface Upgrade {
   socket: Duplex;
   head: Buffer;
@@ -22,7 +24,12 @@ export function acceptUpgrades(app: FastifyInstance, server: Server): void {
     const response = new ServerResponse(request);
     response.shouldKeepAlive = false;
     response.assignSocket(socket as Parameters<ServerResponse['assignSocket']>[0]);
-    response.once('finish', () => socket.end());
+    response.once('finish', () => {
+      // What the client still sends is dropped, for a while: a reset could take the answer along.
+      socket.resume();
+      socket.end();
+      setTimeout(() => socket.destroy(), LINGER_MS).unref();
+    });
     app.routing(request, response);
   });
 }
