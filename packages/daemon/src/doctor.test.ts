@@ -57,7 +57,7 @@ interface Run {
 
 function doctor(args: string[], env: Record<string, string> = {}, through: string[] = []): Promise<Run> {
   const [program, ...rest] = [...through, process.execPath, `${DIST}/doctor.js`, ...args];
-  const { FORKD_TOKEN: _, ...inherited } = process.env;
+  const { FORKD_TOKEN: _, FORKD_URL: __, FORKD_SOCKET: ___, ...inherited } = process.env;
   return new Promise((done) => {
     execFile(program!, rest, { env: { ...inherited, ...env } }, (error, stdout, stderr) =>
       done({ code: error ? Number(error.code) : 0, stdout, stderr }),
@@ -65,9 +65,9 @@ function doctor(args: string[], env: Record<string, string> = {}, through: strin
   });
 }
 
-/** The results by name; nobody listens on the port the daemon is looked for at, unless the test says otherwise. */
+/** The results by name; nobody listens where the daemon is looked for, unless the test says otherwise. */
 async function examine(args: string[], env: Record<string, string> = {}, through: string[] = []) {
-  const { code, stdout } = await doctor(['--json', '--daemon-url', 'http://127.0.0.1:1', ...args], env, through);
+  const { code, stdout } = await doctor(['--json', ...args], { FORKD_URL: 'http://127.0.0.1:1', ...env }, through);
   const { checks, ...counts } = Report.parse(JSON.parse(stdout));
   expect(checks.map(({ name }) => name)).toEqual(CHECKS.map(({ name }) => name));
   expect(code).toBe(counts.fail > 0 ? 1 : 0);
@@ -241,8 +241,20 @@ describe('the daemon', () => {
     expect(await asked({ FORKD_TOKEN: TOKEN })).toMatchObject({ status: 'pass', detail: `answers at ${url}` });
   });
 
+  it('is looked for on the socket of the data directory first, then on the usual port', async () => {
+    const other = createServer((socket) => socket.end('HTTP/1.1 500 No\r\n\r\n')).listen(`${root}/forkd.sock`);
+    const seen = await examine(['--data', root], { FORKD_URL: '' });
+    expect(seen.daemon!.detail).toContain(`${root}/forkd.sock`);
+    other.close();
+    const absent = await examine(['--data', `${root}/absent`], { FORKD_URL: '' });
+    expect(absent.daemon!.detail).toContain('127.0.0.1:8889');
+  });
+
   it('that has the data directory is seen there', async () => {
-    expect((await examine(['--data', data]))['data directory']!.detail).toMatch(/a daemon has it$/);
+    // Without its images: then there is no guest to wait for.
+    const view = mkdtempSync(`${root}/view-`);
+    symlinkSync(`${data}/run`, `${view}/run`);
+    expect((await examine(['--data', view]))['data directory']!.detail).toMatch(/a daemon has it$/);
   });
 
   it('that refuses the token is a failure which names FORKD_TOKEN', async () => {

@@ -10,6 +10,7 @@ import { type Host, runCheck } from './doctor/check.js';
 import { CHECKS } from './doctor/checks.js';
 import { asTable, report } from './doctor/report.js';
 
+const LOCAL_URL = 'http://127.0.0.1:8889';
 const KNOWN = 'Known: --json --data DIR --daemon-url URL --socket PATH';
 
 try {
@@ -55,17 +56,22 @@ async function proofGuest(kernel: () => Promise<Kernel>, scratch: string) {
 function readFlags(
   argv: string[],
   env: NodeJS.ProcessEnv,
-): Pick<Host, 'data' | 'daemon' | 'token'> & { json: boolean } {
+): Pick<Host, 'data' | 'daemons' | 'token'> & { json: boolean } {
   const text = { type: 'string' } as const;
   const options = { json: { type: 'boolean' }, data: text, 'daemon-url': text, socket: text } as const;
   try {
     const { values } = parseArgs({ args: argv, options });
-    const url = values['daemon-url'] ?? env.FORKD_URL ?? 'http://127.0.0.1:8889';
-    if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(`${url} is not an http or https URL`);
+    const data = resolve(values.data ?? env.FORKD_DATA ?? '/var/lib/forkd');
+    const url = values['daemon-url'] ?? (values.socket === undefined ? env.FORKD_URL || undefined : undefined);
+    if (url !== undefined && !/^https?:$/.test(new URL(url).protocol))
+      throw new Error(`${url} is not an http or https URL`);
+    const socket = values.socket ?? (env.FORKD_SOCKET || `${data}/forkd.sock`);
+    // As the command line looks for one.
+    const local = values.socket === undefined ? [{ socket }, { url: LOCAL_URL }] : [{ socket }];
     return {
       json: values.json ?? false,
-      data: resolve(values.data ?? env.FORKD_DATA ?? '/var/lib/forkd'),
-      daemon: values.socket === undefined ? { url } : { socket: values.socket },
+      data,
+      daemons: url === undefined ? local : [{ url }],
       token: env.FORKD_TOKEN || undefined,
     };
   } catch (cause) {

@@ -46,7 +46,7 @@ async function controllers(): Promise<Outcome> {
   if (problems.length === 0) return pass(usable.join(', '));
   const reasons = problems.map(({ reason }) => reason).join('; ');
   return warn(
-    `limits would not be in effect: ${reasons}; usable: ${usable.join(', ') || 'none'}`,
+    `limits are not in effect as it is: ${reasons}; usable: ${usable.join(', ') || 'none'}`,
     problems.map(({ hint }) => hint).join(' && '),
   );
 }

@@ -12,10 +12,13 @@ export interface Outcome {
   hint: string | null;
 }
 
+export type Place = { url: string } | { socket: string };
+
 /** What the checks look at. */
 export interface Host {
   data: string;
-  daemon: { url: string } | { socket: string };
+  /** Where a daemon is looked for, in this order. */
+  daemons: Place[];
   token: string | undefined;
   helper: HostHelper;
   /** An empty directory outside of the data directory, removed at the end. */

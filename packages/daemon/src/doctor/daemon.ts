@@ -1,24 +1,30 @@
 import { request as http } from 'node:http';
 import { request as https } from 'node:https';
-import { type Check, fail, type Host, type Outcome, pass, warn } from './check.js';
+import { type Check, fail, type Host, type Outcome, type Place, pass, warn } from './check.js';
 
 const PATIENCE_MS = 2_000;
 const START = 'Start it: forkd serve';
 
-export const daemonChecks: Check[] = [{ name: 'daemon', run: daemon }];
+export const daemonChecks: Check[] = [{ name: 'daemon', seconds: 10, run: daemon }];
 
 async function daemon(host: Host): Promise<Outcome> {
-  const place = 'socket' in host.daemon ? host.daemon.socket : host.daemon.url;
-  let status: number;
-  try {
-    status = await answer(host);
-  } catch (thrown) {
-    const { code, message } = thrown as NodeJS.ErrnoException;
-    return warn(`none answers at ${place} (${code ?? message})`, START);
+  const silent: string[] = [];
+  for (const place of host.daemons) {
+    const name = 'socket' in place ? place.socket : place.url;
+    try {
+      return judge(await answer(place, host), name, host.token);
+    } catch (thrown) {
+      const { code, message } = thrown as NodeJS.ErrnoException;
+      silent.push(`${name} (${code ?? message})`);
+    }
   }
+  return warn(`none answers at ${silent.join(' or ')}`, START);
+}
+
+function judge(status: number, place: string, token: string | undefined): Outcome {
   if (status === 200) return pass(`answers at ${place}`);
   if (status === 401)
-    return host.token === undefined
+    return token === undefined
       ? fail(`the daemon at ${place} wants a token`, 'export FORKD_TOKEN="$(cat TOKEN-FILE)"')
       : fail(
           `the daemon at ${place} refuses the token`,
@@ -29,7 +35,7 @@ async function daemon(host: Host): Promise<Outcome> {
 }
 
 /** The status of a listing, which every role may ask for. */
-function answer({ daemon, token, signal }: Host): Promise<number> {
+function answer(daemon: Place, { token, signal }: Host): Promise<number> {
   const options = { headers: token === undefined ? {} : { authorization: `Bearer ${token}` }, signal };
   const path = '/v1/snapshots';
   return new Promise((resolve, reject) => {

@@ -120,7 +120,10 @@ async function trial<T>(data: string, use: (file: string) => T | Promise<T>): Pr
 /** A daemon holds a name that is made of its directory, for as long as it lives. */
 async function claimed(data: string): Promise<boolean> {
   const own = await stat(`${data}/run/daemon`).catch(() => undefined);
-  return own !== undefined && (await readFile('/proc/net/unix', 'utf8')).includes(`@forkd-${own.dev}-${own.ino}\n`);
+  if (!own) return false;
+  // What comes after the name is the padding of its address.
+  const name = new RegExp(`@forkd-${own.dev}-${own.ino}(?!\\d)`);
+  return name.test(await readFile('/proc/net/unix', 'utf8'));
 }
 
 /** The nearest directory above that is there. */
