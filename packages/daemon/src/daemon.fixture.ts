@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
@@ -44,9 +45,11 @@ export class DaemonFixture {
   }
 
   async stop(): Promise<void> {
-    const ended = new Promise((done) => this.process.once('exit', done));
-    this.process.kill('SIGTERM');
-    expect(await ended).toBe(0);
+    if (this.process.exitCode === null) {
+      this.process.kill('SIGTERM');
+      await once(this.process, 'exit');
+    }
+    expect(this.process.exitCode).toBe(0);
     expect(leaks(this.data)).toEqual(NO_LEAKS);
     rmSync(this.parent, { recursive: true });
   }

@@ -1,8 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import { once } from 'node:events';
-import { createReadStream, writeFileSync } from 'node:fs';
+import { createReadStream, readFileSync, writeFileSync } from 'node:fs';
 import { type ClientRequest, type IncomingMessage, request } from 'node:http';
-import { connect } from 'node:net';
 import { pipeline } from 'node:stream/promises';
 import { ErrorBody, ExecEvent, FileInfo, PtyOutput, type SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -303,6 +302,10 @@ describe('a terminal', () => {
     expect(await ask(`${one}/pty?cols=0`, upgrade)).toEqual([400, 'invalid_request']);
     expect(await ask(`${one}/pty?cwd=/not/there`, upgrade)).toEqual([400, 'invalid_request']);
     expect(await ask(`${one}/pty`, { ...upgrade, authorization: 'Bearer wrong' })).toEqual([401, 'unauthenticated']);
+    const { host } = new URL(daemon.url);
+    expect(await ask(`${one}/pty`, { ...upgrade, origin: `http://${host}` })).toEqual([101, '']);
+    for (const origin of ['http://evil.example', 'null', `http://${host}.evil.example`, 'x'])
+      expect(await ask(`${one}/pty`, { ...upgrade, origin })).toEqual([403, 'forbidden']);
     const absent = '/v1/sandboxes/sb-00000000000000000000/pty';
     expect(await ask(absent, upgrade)).toEqual([404, 'sandbox_not_found']);
     expect(await ask('/v1/nothing', upgrade)).toEqual([404, 'route_not_found']);
@@ -349,7 +352,7 @@ describe('files', () => {
   });
 
   it('are made, moved, listed and removed', async () => {
-    const { call } = { call: daemon.call.bind(daemon) };
+    const call = daemon.call.bind(daemon);
     expect((await call('POST', `${one}/files/folder?path=/srv/a/b`)).status).toBe(201);
     const again = await call('POST', `${one}/files/folder?path=/srv/a/b`);
     expect([again.status, FileInfo.parse(again.body)]).toEqual([
@@ -431,7 +434,7 @@ describe('files', () => {
     expect((await daemon.call('GET', at(`/${'x'.repeat(1000)}`))).status).toBe(400);
     await daemon.call('PUT', at(`../../../../..${canary}`), 'guest', BYTES);
     expect((await daemon.call('GET', at(canary))).body).toBe('guest');
-    expect(await (await import('node:fs/promises')).readFile(canary, 'utf8')).toBe('host');
+    expect(readFileSync(canary, 'utf8')).toBe('host');
   });
 
   describe('watched', () => {
@@ -484,7 +487,10 @@ it('the console is text that nobody interprets', async () => {
 
 it('open watches and terminals do not hold up the end of the daemon', async () => {
   await daemon.fetch('GET', `${two}/files/watch?path=/tmp`);
-  await Terminal.open('', two);
-  const { port } = new URL(daemon.url);
-  connect(Number(port), '127.0.0.1').on('error', () => {});
+  const terminal = await Terminal.open('', two);
+  const since = performance.now();
+  daemon.process.kill('SIGTERM');
+  expect(await terminal.closed).toBe(1001);
+  await once(daemon.process, 'exit');
+  expect(performance.now() - since).toBeLessThan(20_000);
 });

@@ -8,6 +8,7 @@ import { type WebSocket, WebSocketServer } from 'ws';
 const FRAME_LIMIT = 1 << 20;
 
 const LINGER_MS = 1_000;
+const PING_MS = 30_000;
 
 interface Upgrade {
   socket: Duplex;
@@ -36,6 +37,12 @@ export function acceptUpgrades(app: FastifyInstance, server: Server): void {
 
 /** Throws unless the client asks for a WebSocket. */
 export function requireUpgrade({ raw }: FastifyRequest): void {
+  const { origin, host } = raw.headers;
+  // Browsers let any page open a WebSocket anywhere, and only say which page it was.
+  if (origin !== undefined && (!URL.canParse(origin) || new URL(origin).host !== host))
+    throw new ForkdError('forbidden', 'a page of another site may not open this', {
+      hint: 'Open it from a page of this daemon, or from a program.',
+    });
   if (!upgrades.has(raw) || raw.headers.upgrade?.toLowerCase() !== 'websocket')
     throw new ForkdError('invalid_request', 'this route speaks WebSocket only', {
       hint: 'Connect with a WebSocket client (ws:// or wss://).',
@@ -55,4 +62,21 @@ export async function upgraded({ raw }: FastifyRequest, reply: FastifyReply): Pr
   reply.hijack();
   reply.raw.statusCode = 101;
   return webSocket;
+}
+
+/** Ends a connection on which nothing has come back for a while, not even the answer to a ping; the result is called with every sign of life. */
+export function watchLife(socket: WebSocket): () => void {
+  let alive = true;
+  const sign = (): void => {
+    alive = true;
+  };
+  const timer = setInterval(() => {
+    // Who is not read cannot answer.
+    if (!alive && !socket.isPaused) return socket.terminate();
+    alive = false;
+    socket.ping();
+  }, PING_MS);
+  socket.on('pong', sign);
+  socket.once('close', () => clearInterval(timer));
+  return sign;
 }

@@ -6,13 +6,12 @@ import type { WebSocket } from 'ws';
 import { liveSandbox } from '../live-sandbox.js';
 import { serveRoute } from '../serve-route.js';
 import { begun, streamError } from '../stream-reply.js';
-import { acceptUpgrades, requireUpgrade, upgraded } from '../upgrade.js';
+import { acceptUpgrades, requireUpgrade, upgraded, watchLife } from '../upgrade.js';
 import { exitCode } from './exec.js';
 
 const LOGIN_SHELL = 'for shell in "$SHELL" /bin/bash /bin/sh; do [ -x "$shell" ] && exec "$shell" -l; done';
 /** How long a process may tidy up after its terminal is gone. */
 const HANGUP_MS = 2_000;
-const PING_MS = 30_000;
 
 /** Close codes of WebSocket. */
 const NORMAL = 1000;
@@ -109,23 +108,6 @@ function ptyInput(data: Buffer): PtyInput | undefined {
   } catch {
     return undefined;
   }
-}
-
-/** Ends a connection on which nothing has come back for a while, not even the answer to a ping. */
-function watchLife(socket: WebSocket): () => void {
-  let alive = true;
-  const sign = (): void => {
-    alive = true;
-  };
-  const timer = setInterval(() => {
-    // Who is not read cannot answer.
-    if (!alive && !socket.isPaused) return socket.terminate();
-    alive = false;
-    socket.ping();
-  }, PING_MS);
-  socket.on('pong', sign);
-  socket.once('close', () => clearInterval(timer));
-  return sign;
 }
 
 function sent(socket: WebSocket, data: Buffer): Promise<void> {
