@@ -1,5 +1,6 @@
+import fastify from 'fastify';
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
-import { begun, keptAlive, serverSentEvent } from './stream-reply.js';
+import { begun, keptAlive, serverSentEvent, streamReply } from './stream-reply.js';
 
 beforeEach(() => void vi.useFakeTimers());
 afterEach(() => void vi.useRealTimers());
@@ -51,4 +52,22 @@ it('what does not begin in time is given up', async () => {
   await outcome;
   expect(await begun('watch', Promise.resolve(1), new AbortController())).toBe(1);
   expect(vi.getTimerCount()).toBe(0);
+});
+
+it('a stream that ends when the server is closing does not hold it up', async () => {
+  vi.useRealTimers();
+  const app = fastify();
+  let end = (): void => {};
+  async function* parts(): AsyncGenerator<string> {
+    yield 'x';
+    await new Promise<void>((resolve) => {
+      end = resolve;
+    });
+  }
+  app.get('/', (_request, reply) => streamReply(reply, 'text/plain', parts()));
+  app.addHook('preClose', async () => void setTimeout(() => end(), 100));
+  const reply = await fetch(await app.listen({ host: '127.0.0.1', port: 0 }));
+  const since = performance.now();
+  await Promise.all([app.close(), reply.text()]);
+  expect(performance.now() - since).toBeLessThan(3_000);
 });

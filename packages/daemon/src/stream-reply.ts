@@ -15,7 +15,8 @@ export function streamReply(reply: FastifyReply, type: string, parts: AsyncItera
     reply.raw.flushHeaders();
     yield* parts;
   }
-  return reply.type(type).send(Readable.from(flushed()));
+  // Kept for a next request, the connection would hold up a daemon that is stopping when the stream has ended.
+  return reply.type(type).header('connection', 'close').send(Readable.from(flushed()));
 }
 
 /** One server-sent event. */
