@@ -22,8 +22,9 @@ export async function connect(options: ConnectOptions): Promise<Forkd> {
 export async function runningDaemon({ url, env, signal, ...options }: ConnectOptions): Promise<Forkd | undefined> {
   const token = tokenOf(options);
   if (url !== undefined) return new Forkd({ url, ...token });
-  for (const place of [{ socket: daemonSocket(env) }, { url: LOCAL_URL }])
-    if (await answers(place, signal)) return new Forkd({ ...place, ...token });
+  // Who names a socket means that one and no other daemon of this host.
+  const places = [{ socket: daemonSocket(env) }, ...(env.FORKD_SOCKET ? [] : [{ url: LOCAL_URL }])];
+  for (const place of places) if (await answers(place, signal)) return new Forkd({ ...place, ...token });
   return undefined;
 }
 

@@ -7,6 +7,8 @@ export interface Context {
   /** Aborts when the user or the reader of the output wants no more. */
   signal: AbortSignal;
   env: NodeJS.ProcessEnv;
+  /** The daemon that was named, if one was. */
+  url: string | undefined;
   /** The daemon, started first if this user may and none runs. */
   daemon(): Promise<Forkd>;
   /** The daemon if one runs. */

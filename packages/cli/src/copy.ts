@@ -44,12 +44,7 @@ export async function upload(files: Files, from: string, to: string, steps: Step
       await files.write(target, counted(createReadStream(source), copied), { signal });
       copied.files++;
       steps.onFile(source, copied);
-    } else skip(source, info.isSymbolicLink() ? 'a symbolic link' : 'not a file');
-  }
-
-  function skip(path: string, why: string): void {
-    copied.skipped++;
-    steps.onSkip(path, why);
+    } else skip(copied, steps, source, info.isSymbolicLink() ? 'a symbolic link' : 'not a file');
   }
 }
 
@@ -67,20 +62,21 @@ export async function download(files: Files, from: string, to: string, steps: St
   return copied;
 
   async function walk({ type, mode }: FileInfo, source: string, target: string): Promise<void> {
-    if (type === 'directory') {
+    if (type === 'dir') {
       await mkdir(target, { recursive: true });
       // A link somebody put there meanwhile is not followed.
       if (!(await lstat(target)).isDirectory()) throw notAFolder(target);
-      for (const entry of await files.list(source, { signal }))
-        await walk(entry, `${source.replace(/\/+$/, '')}/${safeName(entry.name)}`, join(target, safeName(entry.name)));
+      for (const entry of await files.list(source, { signal })) {
+        const path = `${source.replace(/\/+$/, '')}/${safeName(entry.name)}`;
+        // A link may lead anywhere, also in a circle.
+        if (entry.symlink_target !== null) skip(copied, steps, path, 'a symbolic link');
+        else await walk(entry, path, join(target, entry.name));
+      }
     } else if (type === 'file') {
       await save(await files.read(source, { signal }), target, mode & 0o777);
       copied.files++;
       steps.onFile(target, copied);
-    } else {
-      copied.skipped++;
-      steps.onSkip(source, type === 'symlink' ? 'a symbolic link' : 'not a file');
-    }
+    } else skip(copied, steps, source, 'not a file');
   }
 
   async function save(content: Readable, target: string, mode: number): Promise<void> {
@@ -96,6 +92,11 @@ export async function download(files: Files, from: string, to: string, steps: St
   }
 }
 
+function skip(copied: Copied, { onSkip }: Steps, path: string, why: string): void {
+  copied.skipped++;
+  onSkip(path, why);
+}
+
 /** A name of one file: no way up, no way down, nothing hidden in it. */
 export function safeName(name: string): string {
   if (name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name)) return name;
@@ -107,7 +108,7 @@ export function safeName(name: string): string {
 
 async function isGuestFolder(files: Files, path: string, signal: AbortSignal): Promise<boolean> {
   try {
-    return (await files.stat(path, { signal })).type === 'directory';
+    return (await files.stat(path, { signal })).type === 'dir';
   } catch (error) {
     if (error instanceof ForkdError && error.code === 'file_not_found') return false;
     throw error;

@@ -23,15 +23,14 @@ export function overview(commands: readonly Command[]): string {
 }
 
 export function helpOf(command: Command): string {
-  const { name, summary, examples = [], isPassThrough } = command;
+  const { name, summary, examples = [] } = command;
   const parts = [summary, `Usage: forkd ${name}${synopsis(command)}`];
-  if (!isPassThrough) parts.push(`Flags:\n${flagLines({ ...command.flags, ...COMMON })}`);
+  parts.push(`Flags:\n${flagLines({ ...command.flags, ...COMMON })}`);
   if (examples.length > 0) parts.push(`Examples:\n${examples.map((line) => `  ${line}`).join('\n')}`);
   return parts.join('\n\n');
 }
 
-function synopsis({ operands = [], rest, isPassThrough }: Command): string {
-  if (isPassThrough) return ' [FLAGS OF THE DAEMON]';
+function synopsis({ operands = [], rest }: Command): string {
   const words = operands.map(({ name, isOptional, isMany }) => {
     const word = isMany ? `${name}...` : name;
     return isOptional ? ` [${word}]` : ` ${word}`;

@@ -31,7 +31,7 @@ export async function run(
   const clients = new Set<Forkd>();
   try {
     const [command, args] = find(commands, argv);
-    if (command === undefined || hasFlag(args, '--help', '-h')) {
+    if (command === undefined || (!command.isPassThrough && hasFlag(args, '--help', '-h'))) {
       await output.write('stdout', `${command ? helpOf(command) : overview(commands)}\n`);
       return 0;
     }
@@ -47,6 +47,7 @@ export async function run(
       output,
       signal,
       env,
+      url,
       daemon: async () => keep(await connect(options)),
       runningDaemon: async () => keep(await runningDaemon(options)),
     };

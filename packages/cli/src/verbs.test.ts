@@ -1,4 +1,4 @@
-import { once } from 'node:events';
+import { on, once } from 'node:events';
 import type { SandboxInfo } from '@forkd/protocol';
 import { startTestDaemon, type TestDaemon } from '@forkd/sdk/testing';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
@@ -13,6 +13,7 @@ beforeAll(async () => {
   env = { FORKD_URL: daemon.url, FORKD_TOKEN: daemon.token };
   const made = await ask('snapshot', '--tag', 'warm', '--recipe', 'python-numpy');
   expect(made).toMatchObject({ code: 0, stdout: expect.stringContaining('tag: warm') });
+  expect(made.stderr).toMatch(/^warm: boot/m);
   id = ((await json('spawn', '--tag', 'warm')) as SandboxInfo[])[0]!.id;
 });
 afterAll(() => daemon?.stop());
@@ -52,6 +53,49 @@ describe('what is there', () => {
     const reply = await ask('workspace', 'list');
     expect(reply).toMatchObject({ code: 1, stderr: expect.stringContaining('not there yet') });
     expect((await ask('snapshot', '--from-sandbox', id, '--tag', 'b')).stderr).toContain('hint: ');
+  });
+});
+
+describe('states', () => {
+  it('pause and resume; a paused sandbox says so with exit code 4', async () => {
+    expect(await ask('pause', id)).toMatchObject({ code: 0, stdout: `✓ ${id}\n` });
+    expect(await json('ls', '--state', 'paused')).toMatchObject([{ id, state: 'paused' }]);
+    expect((await ask('exec', id, '--', 'true')).code).toBe(4);
+    expect(await json('resume', id)).toEqual([{ id, ok: true }]);
+    expect((await ask('exec', id, '--', 'true')).code).toBe(0);
+  });
+
+  it('labels and environment are given at spawn, and found again', async () => {
+    const made = (await json('spawn', '--tag', 'warm', '-l', 'team=a', '-e', 'GREETING=hi there')) as SandboxInfo[];
+    const [labelled] = made;
+    expect((await ask('ls', '-q', '-l', 'team=a')).stdout).toBe(`${labelled!.id}\n`);
+    expect((await ask('exec', labelled!.id, '--', 'sh', '-c', 'echo $GREETING')).stdout).toBe('hi there\n');
+    expect((await ask('kill', labelled!.id)).code).toBe(0);
+  });
+
+  it('recipes and lineage are listed', async () => {
+    expect((await ask('recipes')).stdout).toMatch(/^python-numpy +python/m);
+    expect((await ask('lineage')).stdout).toMatch(new RegExp(`^warm  snapshot, ready.*\n└─ ${id}  sandbox, running`));
+    expect(await json('lineage')).toEqual(
+      expect.arrayContaining([expect.objectContaining({ kind: 'sandbox', name: id, parent: 'warm' })]),
+    );
+  });
+
+  it('events show what happens from now on, a line each', async () => {
+    const child = startForkd(['events', '--json', '--type', 'paused', '--type', 'resumed'], env);
+    const ran = finished(child);
+    const lines = on(child.stdout!.setEncoding('utf8'), 'data');
+    await expect
+      .poll(async () => {
+        await ask('pause', id);
+        await ask('resume', id);
+        return child.stdout!.readableFlowing;
+      })
+      .toBe(true);
+    const [first] = (await lines.next()).value as [string];
+    expect(JSON.parse(first.split('\n')[0]!)).toMatchObject({ sandbox_id: id, snapshot_tag: 'warm' });
+    child.kill('SIGINT');
+    expect((await ran).code).toBe(130);
   });
 });
 
@@ -152,6 +196,14 @@ describe('many', () => {
 });
 
 describe('around it', () => {
+  it('doctor checks the host and the daemon', async () => {
+    const { code, stdout } = await ask('doctor');
+    expect([code, stdout]).toEqual([0, expect.stringMatching(/^✓ platform .*pass=\d+ warn=\d+ fail=0 skip=\d+\n$/s)]);
+    expect(JSON.parse((await ask('doctor', '--json')).stdout).checks).toEqual(
+      expect.arrayContaining([expect.objectContaining({ name: 'daemon', status: 'pass' })]),
+    );
+  });
+
   it('a reader that goes away is no error message', async () => {
     const child = startForkd(['exec', id, '--no-stdin', '--', 'sh', '-c', 'yes | head -c 2000000'], env);
     child.stdout!.once('data', () => child.stdout!.destroy());

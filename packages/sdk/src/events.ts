@@ -35,7 +35,8 @@ export async function* followEvents(connection: Connection, options: EventsOptio
       const passes = error instanceof ForkdError && ERRORS[error.code].retry === 'retry';
       if (!isOpen || !passes) throw error;
     }
-    await sleep(Math.min(LONGEST_WAIT_MS, 100 * 2 ** failures++));
+    const wait = Math.min(LONGEST_WAIT_MS, 100 * 2 ** failures++);
+    await sleep(wait, undefined, { signal: options.signal }).catch(() => {});
     if (options.signal?.aborted) throw new ForkdError('cancelled', 'the call was cancelled');
   }
 }

@@ -3,6 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { all } from './all.js';
+import { Forkd } from './forkd.js';
 
 const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
 const MAIN = `${REPOSITORY}/packages/daemon/dist/main.js`;
@@ -32,6 +34,9 @@ export async function startTestDaemon(): Promise<TestDaemon> {
   const daemon = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   const url = await listening(daemon);
   const stop = async (): Promise<void> => {
+    // Sandboxes outlive their daemon.
+    using client = new Forkd({ url, token });
+    for (const { id } of await all(client.sandboxes.list())) await client.sandboxes.kill(id);
     const ended = new Promise((done) => daemon.once('exit', done));
     daemon.kill('SIGTERM');
     await ended;

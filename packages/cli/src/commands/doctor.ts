@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { ForkdError } from '@forkd/protocol';
 import { command } from '../command.js';
 import type { Context } from '../context.js';
-import { DOCTOR } from '../installed.js';
+import { DOCTOR, daemonSocket, dataDirectory } from '../installed.js';
 import { clean } from '../output.js';
 
 export interface Report {
@@ -29,13 +29,20 @@ export const doctor = command({
 });
 
 /** Runs the checks; they live with the daemon, which is what has to work. */
-export async function examine({ output, signal, env }: Context): Promise<Report> {
+export async function examine({ output, signal, env, url }: Context): Promise<Report> {
   if (!existsSync(DOCTOR))
     throw new ForkdError('host_unfit', 'the checks are not built', {
       hint: 'Run `make build` in the folder of forkd.',
     });
   output.progress('checking this host');
-  const child = spawn(process.execPath, [DOCTOR, '--json'], { stdio: ['ignore', 'pipe', 'inherit'], env, signal });
+  const socket = daemonSocket(env);
+  const place = url !== undefined ? ['--daemon-url', url] : existsSync(socket) ? ['--socket', socket] : [];
+  const args = ['--data', dataDirectory(env), ...place];
+  const child = spawn(process.execPath, [DOCTOR, '--json', ...args], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+    env,
+    signal,
+  });
   let text = '';
   child.stdout.setEncoding('utf8').on('data', (piece: string) => {
     text += piece;

@@ -1,6 +1,7 @@
 import { asForkdError } from '@forkd/protocol';
 import type { Context } from '../context.js';
 import { EXIT_CODES } from '../exit-codes.js';
+import { clean } from '../output.js';
 
 /** Does the same to each of several things; one that fails does not keep the others from being done. */
 export async function each(
@@ -21,7 +22,7 @@ export async function each(
       const { code, message, hint, details } = asForkdError(thrown);
       results.push({ [key]: name, ok: false, error: { error: message, code, hint, ...details } });
       exitCode = EXIT_CODES[code];
-      if (!output.isJson) output.say(output.bad(`${name}: ${message}\nhint: ${hint}`));
+      if (!output.isJson) output.say(`${output.bad(`${name}: ${clean(message)}`)}\nhint: ${clean(hint)}`);
     }
   }
   if (output.isJson) await output.result(results, () => '');
