@@ -1,9 +1,9 @@
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { get } from 'node:http';
 import { leaks, NO_LEAKS } from '@forkd/controller';
 import type { ForkdEvent, SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Answer, TestDaemon, temporaryData } from './testing.js';
+import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
 
 const ADMIN = 'admin-token-0123456789';
 const ANN = 'token-of-ann-0123456789';
@@ -13,11 +13,6 @@ let daemon: TestDaemon;
 
 beforeAll(async () => {
   const root = temporaryData();
-  const text = readFileSync(new URL('../../../recipes/python-numpy/recipe.toml', import.meta.url), 'utf8');
-  // Without a language kernel a guest is up in a few seconds.
-  const plain = text.slice(0, text.indexOf('[warmup]')).replace(/memory_mib = \d+/, 'memory_mib = 128');
-  mkdirSync(`${root}/recipes/plain`, { recursive: true });
-  writeFileSync(`${root}/recipes/plain/recipe.toml`, plain.replace(/disk_mib = \d+/, 'disk_mib = 64'));
   const entries = Object.entries({
     root: ['admin', ADMIN],
     ann: ['user', ANN],
@@ -28,7 +23,7 @@ beforeAll(async () => {
     ([name, [role, token]]) => `[[token]]\nname="${name}"\nrole="${role}"\ntoken="${token}"\n`,
   );
   writeFileSync(`${root}/tokens.toml`, tokens.join(''), { mode: 0o600 });
-  daemon = await TestDaemon.start(['--tokens-file', `${root}/tokens.toml`, '--recipes', `${root}/recipes`], root);
+  daemon = await TestDaemon.start(['--tokens-file', `${root}/tokens.toml`, '--recipes', plainRecipes(root)], root);
   await say(ANN, 'POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' });
 });
 

@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { type IncomingHttpHeaders, type RequestOptions, request } from 'node:http';
 import { request as tlsRequest } from 'node:https';
 import { connect } from 'node:net';
@@ -115,6 +115,18 @@ export function temporaryData(): string {
   mkdirSync(IMAGES, { recursive: true });
   symlinkSync(IMAGES, `${root}/images`);
   return root;
+}
+
+/** A folder with the recipe `plain`: without a language kernel its guest is up in a few seconds. */
+export function plainRecipes(root: string): string {
+  const text = readFileSync(`${REPOSITORY}/recipes/python-numpy/recipe.toml`, 'utf8');
+  const plain = text
+    .slice(0, text.indexOf('[warmup]'))
+    .replace(/memory_mib = \d+/, 'memory_mib = 128')
+    .replace(/disk_mib = \d+/, 'disk_mib = 64');
+  mkdirSync(`${root}/recipes/plain`, { recursive: true });
+  writeFileSync(`${root}/recipes/plain/recipe.toml`, plain);
+  return `${root}/recipes`;
 }
 
 export function call(url: string, path: string, options: CallOptions = {}): Promise<Answer> {
