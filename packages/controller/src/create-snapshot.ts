@@ -45,6 +45,7 @@ export async function createSnapshot(
   if (await stat(target).catch(() => undefined)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
 
   // First, because what an engine lacks shows at once, and images may take minutes.
+  report({ step: 'engine', detail: 'what it can do on this host' });
   const accel = await unlessAborted(signal, engine.accel(options.accel ?? 'auto'));
   report({ step: 'images' });
   const images = await buildImages(options.recipe, {
