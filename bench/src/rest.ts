@@ -53,8 +53,7 @@ async function measure(session: Session): Promise<void> {
 
     showProgress({ step: 'latency', detail: `${ROUNDS} calls of each kind` });
     const [direct] = await spawnHere(session, 1);
-    const [remote] = await spawnThere(rest, 1);
-    const times = await latencies(session, direct!, rest, remote!, { language, code: CODE });
+    const times = await latencies(session, direct!, rest, await spawnThere(rest, 3), { language, code: CODE });
     await direct!.kill();
     await killAll(rest);
 
@@ -129,14 +128,17 @@ interface Line {
   code: string;
 }
 
-/** One of each in turn, so that whatever else the host does meets all of them. */
-async function latencies({ signal }: Session, direct: Sandbox, rest: RestClient, id: string, line: Line) {
-  const path = `/v1/sandboxes/${id}`;
+/**
+ * One of each in turn, so that whatever else the host does meets all of them; each in a sandbox of its own, because what one
+ * kind leaves in the caches of an emulator would be charged to the next.
+ */
+async function latencies({ signal }: Session, direct: Sandbox, rest: RestClient, ids: string[], line: Line) {
+  const [evaluated, pinged, executed] = ids.map((id) => `/v1/sandboxes/${id}`);
   const calls = {
     agent: () => direct.guest.eval(line),
-    eval: () => rest.call('POST', `${path}/eval`, line),
-    ping: () => rest.call('POST', `${path}/ping`),
-    exec: () => rest.call('POST', `${path}/exec`, { args: ['true'] }),
+    eval: () => rest.call('POST', `${evaluated}/eval`, line),
+    ping: () => rest.call('POST', `${pinged}/ping`),
+    exec: () => rest.call('POST', `${executed}/exec`, { args: ['true'] }),
   };
   const times = { agent: [] as number[], eval: [] as number[], ping: [] as number[], exec: [] as number[] };
   for (let round = -WARM_UPS; round < ROUNDS; round++)
