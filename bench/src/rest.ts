@@ -13,7 +13,7 @@ import { DaemonProcess } from './torture/daemon-process.js';
 const TAG = 'rest';
 /** The same in every language, and next to nothing to compute. */
 const CODE = '1 + 1';
-const WARM_UPS = 30;
+const WARM_UPS = 100;
 const ROUNDS = 300;
 const SPAWN_ROUNDS = 5;
 const IN_FLIGHT = [1, 16, 64] as const;

@@ -1,35 +1,41 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { createWriteStream, readFileSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 const MAIN = fileURLToPath(new URL('../../../packages/daemon/dist/main.js', import.meta.url));
+
+const POLL_MS = 10;
 
 /** A daemon that is started again and again on the same data directory. */
 export class DaemonProcess {
   url = '';
   #child: ChildProcess | undefined;
+  readonly #log: string;
 
   constructor(
     private readonly data: string,
     private readonly recipes: string,
-  ) {}
+  ) {
+    this.#log = `${data}/daemon.log`;
+  }
 
   /** Settles when it answers. */
   async start(): Promise<void> {
     const args = [MAIN, '--bind', '127.0.0.1:0', '--data', this.data, '--recipes', this.recipes];
-    const child = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'pipe'] });
-    const log = createWriteStream(`${this.data}/daemon.log`, { flags: 'a' });
-    child.stderr.pipe(log);
+    // Straight into a file: a program that measures has no time to copy what the daemon says.
+    const file = openSync(this.#log, 'a');
+    const before = fstatSync(file).size;
+    const child = spawn(process.execPath, args, { stdio: ['ignore', file, file] });
+    closeSync(file);
     this.#child = child;
-    this.url = await new Promise<string>((found, failed) => {
-      child.once('exit', (code) => failed(new Error(`the daemon ended with ${code}: ${this.lastWords()}`)));
-      child.stdout.on('data', (chunk: Buffer) => {
-        log.write(chunk);
-        const address = /http:\/\/127\.0\.0\.1:\d+/.exec(chunk.toString());
-        if (address) found(address[0]);
-      });
-    });
+    for (this.url = ''; this.url === ''; await sleep(POLL_MS)) {
+      const said = readFileSync(this.#log).subarray(before).toString();
+      this.url = /http:\/\/127\.0\.0\.1:\d+/.exec(said)?.[0] ?? '';
+      if (this.url === '' && (child.exitCode ?? child.signalCode) !== null)
+        throw new Error(`the daemon ended with ${child.exitCode ?? child.signalCode}: ${this.lastWords()}`);
+    }
   }
 
   get pid(): number {
@@ -57,6 +63,6 @@ export class DaemonProcess {
   }
 
   lastWords(): string {
-    return readFileSync(`${this.data}/daemon.log`, 'utf8').slice(-2000);
+    return readFileSync(this.#log, 'utf8').slice(-2000);
   }
 }
