@@ -85,22 +85,24 @@ export class Sandboxes implements Keeper {
     const records = Array.from({ length: n }, () => recordOf(snapshot, options));
     signal.throwIfAborted();
     store.addSandboxes(records);
-    return inParallel(n, width, async (index): Promise<SpawnResult> => {
+    const births = await inParallel(n, width, async (index) => {
       const { id, memory_limit_mib: memoryLimitMib } = records[index]!;
-      try {
-        const birth = { id, snapshot, source, index, count: n, env, memoryLimitMib, cgroups, keeper: this, signal };
-        const sandbox = await guarded(signal, () => Sandbox.start(this.parts, birth));
-        await this.#born(sandbox);
-        options.onReady?.(sandbox, index);
-        return { ok: true, sandbox };
-      } catch (thrown) {
-        await this.#journal.write(() => store.removeSandbox(id));
-        return { ok: false, error: asForkdError(thrown) };
-      }
+      const birth = { id, snapshot, source, index, count: n, env, memoryLimitMib, cgroups, keeper: this, signal };
+      const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
+      // Not waited for here: while the record of one is being written the next one starts.
+      return { result: this.#handOut(id, started, () => started.ok && options.onReady?.(started.sandbox, index)) };
     });
+    return Promise.all(births.map(({ result }) => result));
   }
 
-  async #born(sandbox: Sandbox): Promise<void> {
+  async #handOut(id: string, started: SpawnResult, ready: () => void): Promise<SpawnResult> {
+    const result = started.ok ? await settled(this.#born(started.sandbox)) : started;
+    if (result.ok) ready();
+    else await this.#journal.write(() => this.parts.store.removeSandbox(id));
+    return result;
+  }
+
+  async #born(sandbox: Sandbox): Promise<Sandbox> {
     const { store, events } = this.parts;
     const { pid, startTime } = sandbox.vm;
     let record: SandboxRecord | undefined;
@@ -114,6 +116,7 @@ export class Sandboxes implements Keeper {
     }
     this.own(sandbox);
     events.tell('spawned', { ...about(sandbox), owner: record?.owner ?? LOCAL_OWNER });
+    return sandbox;
   }
 
   /** Looks after a sandbox from here on. */
@@ -244,6 +247,14 @@ export class Sandboxes implements Keeper {
     const expired = store.expired(now());
     for (const id of expired) if (this.#live.has(id)) void this.#end(id, 'expired').catch(() => {});
     store.forgetSandboxes(now() - REMEMBER_SECS);
+  }
+}
+
+async function settled(starting: Promise<Sandbox>): Promise<SpawnResult> {
+  try {
+    return { ok: true, sandbox: await starting };
+  } catch (thrown) {
+    return { ok: false, error: asForkdError(thrown) };
   }
 }
 
