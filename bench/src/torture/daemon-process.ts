@@ -4,7 +4,7 @@ import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
-const MAIN = fileURLToPath(new URL('../../../packages/daemon/dist/main.js', import.meta.url));
+const PROGRAM = fileURLToPath(new URL('../../../bin/forkd-controller', import.meta.url));
 
 const POLL_MS = 10;
 
@@ -23,11 +23,11 @@ export class DaemonProcess {
 
   /** Settles when it answers. */
   async start(): Promise<void> {
-    const args = [MAIN, '--bind', '127.0.0.1:0', '--data', this.data, '--recipes', this.recipes];
+    const args = ['--bind', '127.0.0.1:0', '--data', this.data, '--recipes', this.recipes];
     // Straight into a file: a program that measures has no time to copy what the daemon says.
     const file = openSync(this.#log, 'a');
     const before = fstatSync(file).size;
-    const child = spawn(process.execPath, args, { stdio: ['ignore', file, file] });
+    const child = spawn(PROGRAM, args, { stdio: ['ignore', file, file] });
     closeSync(file);
     this.#child = child;
     for (this.url = ''; this.url === ''; await sleep(POLL_MS)) {

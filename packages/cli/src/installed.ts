@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url));
 
 /** Other programs of forkd, started by path. */
-export const DAEMON = `${ROOT}packages/daemon/dist/main.js`;
+export const DAEMON = `${ROOT}bin/forkd-controller`;
 export const DOCTOR = `${ROOT}packages/daemon/dist/doctor.js`;
 export const SETUP = `${ROOT}scripts/setup`;
 export const VERSION = '0.1.0';

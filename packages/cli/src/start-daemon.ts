@@ -40,7 +40,7 @@ export async function startDaemon({ env, signal, say }: Omit<ConnectOptions, 'ur
 function launch(data: string, socket: string, log: string): { exitCode(): number | undefined } {
   const file = openSync(log, 'a', 0o600);
   const lock = ['--no-fork', '--nonblock', '--conflict-exit-code', String(BUSY), `${data}/daemon.lock`];
-  const daemon = [process.execPath, DAEMON, '--data', data, '--socket', socket, '--bind', 'none'];
+  const daemon = [DAEMON, '--data', data, '--socket', socket, '--bind', 'none'];
   const child = spawn('flock', [...lock, ...daemon], { detached: true, stdio: ['ignore', file, file], cwd: '/' });
   let code: number | undefined;
   void once(child, 'exit').then(

@@ -117,6 +117,10 @@ export class Controller implements AsyncDisposable {
     return this.#sandboxes.get(id);
   }
 
+  ownerOf(id: string): string {
+    return this.#sandboxes.ownerOf(id);
+  }
+
   /** One whose guest can be talked to. */
   runningSandbox(id: string): Sandbox {
     return this.#sandboxes.running(id);

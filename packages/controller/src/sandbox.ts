@@ -26,6 +26,7 @@ export interface Birth {
   /** This child is number `index` of `count` made by one spawn. */
   index: number;
   count: number;
+  owner: string;
   env: Record<string, string>;
   memoryLimitMib: number | null;
   cgroups: string[];
@@ -69,7 +70,7 @@ export class Sandbox implements AsyncDisposable {
     const acknowledged = guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal });
     await whileAlive(vm, 'before it was ready', acknowledged);
     const timeline = { started, restored, ready: performance.now() };
-    return new Sandbox(id, snapshot, vm, guest, birth.keeper, scope.release(), timeline);
+    return new Sandbox(id, snapshot, vm, guest, birth.owner, birth.keeper, scope.release(), timeline);
   }
 
   /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
@@ -83,7 +84,7 @@ export class Sandbox implements AsyncDisposable {
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, directory, ...process }));
     const guest = connectGuest(await vm.channel());
     scope.add(() => guest.close());
-    const sandbox = new Sandbox(id, snapshot, vm, guest, keeper, scope.release());
+    const sandbox = new Sandbox(id, snapshot, vm, guest, record.owner, keeper, scope.release());
     try {
       // The program before may have ended between the order and its record: the record is what counts.
       sandbox.paused = state === 'paused';
@@ -100,6 +101,7 @@ export class Sandbox implements AsyncDisposable {
     readonly snapshot: SnapshotMeta,
     readonly vm: Vm,
     readonly guest: GuestClient,
+    readonly owner: string,
     keeper: Keeper,
     scope: Scope,
     /** Not known of one that was adopted. */

@@ -86,8 +86,9 @@ export class Sandboxes implements Keeper {
     signal.throwIfAborted();
     store.addSandboxes(records);
     const births = await inParallel(n, width, async (index) => {
-      const { id, memory_limit_mib: memoryLimitMib } = records[index]!;
-      const birth = { id, snapshot, source, index, count: n, env, memoryLimitMib, cgroups, keeper: this, signal };
+      const { id, owner, memory_limit_mib: memoryLimitMib } = records[index]!;
+      const place = { index, count: n, memoryLimitMib, cgroups };
+      const birth = { id, owner, snapshot, source, env, ...place, keeper: this, signal };
       const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
       // Not waited for here: while the record of one is being written the next one starts.
       return { result: this.#handOut(id, started, () => started.ok && options.onReady?.(started.sandbox, index)) };
@@ -105,17 +106,15 @@ export class Sandboxes implements Keeper {
   async #born(sandbox: Sandbox): Promise<Sandbox> {
     const { store, events } = this.parts;
     const { pid, startTime } = sandbox.vm;
-    let record: SandboxRecord | undefined;
     try {
-      await this.#journal.write(() => {
-        record = store.moveSandbox(sandbox.id, 'running', { pid, start_time: startTime });
-      });
+      const running = { pid, start_time: startTime };
+      await this.#journal.write(() => void store.moveSandbox(sandbox.id, 'running', running));
     } catch (thrown) {
       await sandbox.stop();
       throw thrown;
     }
     this.own(sandbox);
-    events.tell('spawned', { ...about(sandbox), owner: record?.owner ?? LOCAL_OWNER });
+    events.tell('spawned', about(sandbox));
     return sandbox;
   }
 
@@ -157,6 +156,11 @@ export class Sandboxes implements Keeper {
     const record = this.parts.store.sandbox(id);
     if (!record) throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
     return record;
+  }
+
+  /** Of one that runs without asking the store: every call into a guest asks for it. */
+  ownerOf(id: string): string {
+    return this.#live.get(id)?.sandbox.owner ?? this.record(id).owner;
   }
 
   kill(id: string): Promise<void> {
@@ -206,7 +210,7 @@ export class Sandboxes implements Keeper {
       store.moveSandbox(id, sandbox.paused ? 'paused' : 'running');
       throw thrown;
     }
-    events.tell(sandbox.paused ? 'paused' : 'resumed', { ...about(sandbox), owner: record.owner });
+    events.tell(sandbox.paused ? 'paused' : 'resumed', about(sandbox));
     return record;
   }
 
@@ -230,7 +234,6 @@ export class Sandboxes implements Keeper {
     const { store, events } = this.parts;
     const { id } = sandbox;
     const order = this.#orders.get(id);
-    const { owner } = this.record(id);
     const why = order ?? reason(exit);
     await this.#journal.write(() => {
       if (order === 'killed') store.removeSandbox(id);
@@ -239,7 +242,7 @@ export class Sandboxes implements Keeper {
     this.#live.delete(id);
     this.#orders.delete(id);
     const type = order === 'killed' ? 'deleted' : order || why === SHUT_DOWN ? 'exited' : 'crashed';
-    events.tell(type, { ...about(sandbox), owner, message: why });
+    events.tell(type, { ...about(sandbox), message: why });
   }
 
   #sweep(): void {
@@ -266,8 +269,8 @@ function reason({ code, signal, lastWords }: VmExit): string {
   return `the VM ended ${how}\n${lastWords.slice(-1000)}`.trimEnd();
 }
 
-function about(sandbox: Sandbox): { sandbox_id: string; snapshot_tag: string } {
-  return { sandbox_id: sandbox.id, snapshot_tag: sandbox.snapshot.tag };
+function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot_tag: string; owner: string } {
+  return { sandbox_id: id, snapshot_tag: snapshot.tag, owner };
 }
 
 function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): SandboxRecord {

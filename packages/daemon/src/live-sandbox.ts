@@ -1,9 +1,9 @@
 import type { Controller, Sandbox } from '@forkd/controller';
 import type { FastifyRequest } from 'fastify';
-import { visibleSandbox } from './visible.js';
+import { mayTouch, noSandbox } from './visible.js';
 
 /** The one way by which a request reaches into a sandbox. */
 export function liveSandbox(controller: Controller, { caller }: FastifyRequest, id: string): Sandbox {
-  visibleSandbox(controller, caller, id);
+  if (!mayTouch(caller, { owner: controller.ownerOf(id) })) throw noSandbox(id);
   return controller.runningSandbox(id);
 }

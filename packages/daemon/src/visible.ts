@@ -16,7 +16,11 @@ export function ownerFilter({ role, name }: Caller): string | undefined {
 export function visibleSandbox(controller: Controller, caller: Caller, id: string): SandboxRecord {
   const record = controller.record(id);
   if (mayTouch(caller, record)) return record;
-  throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
+  throw noSandbox(id);
+}
+
+export function noSandbox(id: string): ForkdError {
+  return new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
 }
 
 /** To those who may not see it, a snapshot does not exist. */

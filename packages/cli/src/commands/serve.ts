@@ -10,7 +10,7 @@ export const serve = command({
   flags: {},
   isPassThrough: true,
   async run({ signal }, { operands }) {
-    const daemon = spawn(process.execPath, [DAEMON, ...operands], { stdio: 'inherit' });
+    const daemon = spawn(DAEMON, operands, { stdio: 'inherit' });
     const stop = (): void => void daemon.kill('SIGTERM');
     const reload = (): void => void daemon.kill('SIGHUP');
     // A daemon reads its files again on SIGHUP; it does not end.

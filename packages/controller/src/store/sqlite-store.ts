@@ -12,6 +12,7 @@ const MAX_ROWS = 10_000;
 /** The store in one SQLite file; `:memory:` for programs that keep nothing. */
 export class SqliteStore implements Store {
   readonly #database: Database.Database;
+  readonly #statements = new Map<string, Database.Statement>();
 
   constructor(file: string) {
     this.#database = open(file);
@@ -163,12 +164,22 @@ export class SqliteStore implements Store {
     return this.#run(sql, [...columns(changes), id, ...allowed]) > 0;
   }
 
+  /** The texts are few; the values are always bound. */
+  #prepared(sql: string): Database.Statement {
+    let statement = this.#statements.get(sql);
+    if (!statement) {
+      statement = this.#database.prepare(sql);
+      this.#statements.set(sql, statement);
+    }
+    return statement;
+  }
+
   #run(sql: string, values: unknown[]): number {
-    return this.#database.prepare(sql).run(...values).changes;
+    return this.#prepared(sql).run(...values).changes;
   }
 
   #rows<S extends z.ZodType>(schema: S, sql: string, values: unknown[]): z.output<S>[] {
-    return (this.#database.prepare(sql).all(...values) as unknown[]).map((row) => schema.parse(row));
+    return (this.#prepared(sql).all(...values) as unknown[]).map((row) => schema.parse(row));
   }
 }
 
