@@ -86,7 +86,7 @@ describe('files', () => {
     await sandbox.exec(['ln', '-s', '/etc/passwd', '/root/there/deep/out']);
     const down = await ask('cp', '--json', `${id}:/root/there`, `${folder}/back`);
     expect([down.code, JSON.parse(down.stdout)]).toEqual([0, { files: 2, bytes: (3 << 20) + 2, skipped: 1 }]);
-    expect(readFileSync(`${folder}/back/a`)).toEqual(readFileSync(`${folder}/there/a`));
+    expect(readFileSync(`${folder}/back/a`).equals(readFileSync(`${folder}/there/a`))).toBe(true);
     expect(readFileSync(`${folder}/back/deep/b`)).toEqual(Buffer.from([0, 255]));
     // Into a folder that is there: below it.
     expect((await ask('cp', `${id}:/root/there/deep`, folder)).code).toBe(0);
@@ -132,8 +132,9 @@ describe('terminals', () => {
         ['30 90', ''],
         ['resize', 70, 20],
         ['# ', 'sleep 1; stty size\r'],
-        ['20 70', 'sleep 4713\r'],
-        ['4713', '\u0003'],
+        // The program says itself that it is in the foreground: before that, Ctrl-C would be the shell's.
+        ['20 70', "sh -c 'echo go$((1)); exec sleep 4713'\r"],
+        ['go1', '\u0003'],
         ['# ', 'exit 3\r'],
       ],
     );
@@ -145,6 +146,21 @@ describe('terminals', () => {
     const ran = typeInto(['shell', id, '-c', 'trap "" INT; echo stuck; sleep 4714'], [['stuck', '\r~.']]);
     expect([ran.code, ran.raw]).toEqual([0, false]);
     expect(ran.output).toContain('left the terminal');
+  });
+
+  it('quickstart asks on a terminal, and no means no', async () => {
+    const ran = typeInto(['quickstart'], [['[y/N] ', 'n\r']]);
+    expect([ran.code, ran.left]).toEqual([130, []]);
+    expect(ran.output).toContain('nothing was changed');
+    expect((await client.snapshots.list()).map(({ tag }) => tag)).toEqual(['warm']);
+  });
+
+  it('quickstart ends in a shell when the answer is yes', () => {
+    const steps = [
+      ['[y/N] ', 'y\r'],
+      [':~# ', 'exit 6\r'],
+    ];
+    expect(typeInto(['quickstart', '-n', '2'], steps)).toMatchObject({ code: 6, left: [], raw: false });
   });
 
   /** Types on a real terminal: waits for a text, then types another. */

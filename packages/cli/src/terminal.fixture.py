@@ -2,7 +2,7 @@
 
 usage: terminal.fixture.py SCRIPT PROGRAM ARGS...; SCRIPT is JSON: [[wait_for, type], ...], or ["resize", cols, rows].
 """
-import fcntl, json, os, pty, select, struct, sys, termios, time
+import fcntl, json, os, pty, select, signal, struct, sys, termios, time
 
 steps = json.loads(sys.argv[1])
 pid, fd = pty.fork()
@@ -41,5 +41,7 @@ while time.time() < deadline:
     output += piece
 
 raw = not termios.tcgetattr(fd)[3] & termios.ICANON
+if steps:
+    os.kill(pid, signal.SIGKILL)
 _, status = os.waitpid(pid, 0)
 print(json.dumps({"code": os.waitstatus_to_exitcode(status), "raw": raw, "left": steps, "output": output.decode(errors="replace")}))

@@ -25,7 +25,8 @@ export async function joinTerminal({ output, signal }: Context, pty: Pty): Promi
   // Also where nobody gets to the end of this function: a terminal left raw is of no use to its owner.
   process.once('exit', restore);
   if (isTerminal) stdin.setRawMode(true);
-  stdin.on('data', type).once('end', end);
+  // Who asked a question before has left it paused.
+  stdin.on('data', type).once('end', end).resume();
   stdout.on('resize', resize);
   try {
     for await (const data of pty) await output.write('stdout', data);

@@ -15,11 +15,13 @@ export const TOKEN = 'a-token-that-is-long-enough';
 
 /** The real daemon as a process of its own, with a data directory of its own on top of the shared images. */
 export class DaemonFixture {
+  process!: ChildProcess;
+  url = '';
+
   private constructor(
     /** Holds nothing but the data directory, so that whatever else appears in it was written by mistake. */
     readonly parent: string,
-    readonly process: ChildProcess,
-    readonly url: string,
+    readonly more: string[],
   ) {}
 
   static async start(...more: string[]): Promise<DaemonFixture> {
@@ -28,27 +30,35 @@ export class DaemonFixture {
     mkdirSync(`${parent}/data`);
     symlinkSync(IMAGES, `${parent}/data/images`);
     writeFileSync(`${parent}/token`, `${TOKEN}\n`, { mode: 0o600 });
-    const args = [MAIN, '--bind', '127.0.0.1:0', '--data', `${parent}/data`, '--token-file', `${parent}/token`];
-    const daemon = spawn(process.execPath, [...args, ...more], { stdio: ['ignore', 'pipe', 'inherit'] });
-    const url = await new Promise<string>((found, failed) => {
+    const daemon = new DaemonFixture(parent, more);
+    await daemon.launch();
+    return daemon;
+  }
+
+  /** The first one, or the next after one that has ended. */
+  async launch(): Promise<void> {
+    const args = [MAIN, '--bind', '127.0.0.1:0', '--data', this.data, '--token-file', `${this.parent}/token`];
+    const daemon = spawn(process.execPath, [...args, ...this.more], { stdio: ['ignore', 'pipe', 'inherit'] });
+    this.process = daemon;
+    this.url = await new Promise<string>((found, failed) => {
       daemon.once('exit', () => failed(new Error('the daemon ended')));
       daemon.stdout.on('data', (chunk: Buffer) => {
         const address = /http:\/\/127\.0\.0\.1:\d+/.exec(chunk.toString());
         if (address) found(address[0]);
       });
     });
-    return new DaemonFixture(parent, daemon, url);
   }
 
   get data(): string {
     return `${this.parent}/data`;
   }
 
+  /** Ends what runs, then the daemon. */
   async stop(): Promise<void> {
-    if (this.process.exitCode === null) {
-      this.process.kill('SIGTERM');
-      await once(this.process, 'exit');
-    }
+    const { body } = await this.call('GET', '/v1/sandboxes');
+    for (const { id } of body) await this.call('DELETE', `/v1/sandboxes/${id}`);
+    this.process.kill('SIGTERM');
+    await once(this.process, 'exit');
     expect(this.process.exitCode).toBe(0);
     expect(leaks(this.data)).toEqual(NO_LEAKS);
     rmSync(this.parent, { recursive: true });

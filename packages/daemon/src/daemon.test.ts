@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { leaks, NO_LEAKS } from '@forkd/controller';
-import { ErrorBody, ROUTES, type Route, type SandboxInfo } from '@forkd/protocol';
+import { ErrorBody, type SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 
 const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
@@ -131,32 +131,6 @@ describe('without a VM', () => {
       connect(Number(port), '127.0.0.1').on('close', done).on('error', done).resume().end('\0\u0001nonsense\r\n\r\n'),
     );
     expect((await fetch(`${url}/healthz`)).status).toBe(200);
-  });
-
-  it('no route answers hostile input with a 500', async () => {
-    const hostile = [
-      '',
-      '{}',
-      '[]',
-      'null',
-      '"x"',
-      '1e999',
-      '{"n":-1}',
-      '{"tag":"\\u0000"}',
-      `{"tag":"${'x'.repeat(100_000)}"}`,
-    ];
-    for (const { method, path } of Object.values<Route>(ROUTES))
-      for (const segment of ['..', '%00', 'x'.repeat(2000), '%F0%9F%92%A9', "';--"])
-        for (const body of method === 'POST' ? hostile : [undefined]) {
-          const target = path.replace(/:[a-z]+/, segment);
-          const reply = await call(method, target, body);
-          expect([
-            method,
-            target.slice(0, 80),
-            body?.slice(0, 40),
-            reply.status < 500 || reply.status === 501,
-          ]).toContain(true);
-        }
   });
 });
 

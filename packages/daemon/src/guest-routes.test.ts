@@ -493,4 +493,5 @@ it('open watches and terminals do not hold up the end of the daemon', async () =
   expect(await terminal.closed).toBe(1001);
   await once(daemon.process, 'exit');
   expect(performance.now() - since).toBeLessThan(20_000);
+  await daemon.launch();
 });

@@ -73,7 +73,12 @@ export function keyOf(request: FastifyRequest): string | undefined {
 }
 
 function hashOf({ method, url, body }: FastifyRequest): string {
-  return createHash('sha256')
-    .update(JSON.stringify([method, url, body ?? null]))
-    .digest('hex');
+  try {
+    return createHash('sha256')
+      .update(JSON.stringify([method, url, body ?? null]))
+      .digest('hex');
+  } catch (cause) {
+    // The body has not passed its schema yet; none of them nests so deep that it could not be written again.
+    throw new ForkdError('invalid_request', 'the body is nested too deeply', { cause });
+  }
 }

@@ -22,7 +22,7 @@ export async function* execEvents(response: IncomingMessage): AsyncGenerator<Exe
   for await (const line of lines(response)) {
     if (line === '') continue;
     const event = parseEvent(line);
-    if (event.type === 'error') throw new ForkdError(knownCode(event.code), event.error);
+    if (event.type === 'error') throw new ForkdError(knownCode(event.code), event.error, { hint: event.hint });
     if (event.type === 'exit') {
       yield event;
       return;

@@ -40,7 +40,7 @@ export class Pty implements AsyncIterable<Uint8Array> {
         if (isBinary) return;
         const frame = parseFrame(data);
         if (frame?.type === 'exit') resolve(frame);
-        else if (frame) reject(new ForkdError(knownCode(frame.code), frame.error));
+        else if (frame) reject(new ForkdError(knownCode(frame.code), frame.error, { hint: frame.hint }));
       });
       socket.once('close', () => reject(new ForkdError('unreachable', 'the connection ended before the program did')));
     });

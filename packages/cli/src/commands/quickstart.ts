@@ -72,7 +72,7 @@ export const quickstart = command({
       throw error;
     }
     if (output.isJson || flags.yes || !process.stdin.isTTY || !process.stdout.isTTY) return 0;
-    output.say('\nA shell in it (leave with exit, or with Enter ~ . if it is stuck):');
+    output.say('\nA shell in it:');
     return openShell(context, first!);
   },
 });

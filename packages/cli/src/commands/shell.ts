@@ -30,7 +30,9 @@ export async function openShell(
   sandbox: Sandbox,
   options: { command?: string | undefined; cwd?: string | undefined; user?: string | undefined } = {},
 ): Promise<number> {
-  const { columns: cols, rows } = process.stdout;
+  if (process.stdin.isTTY) context.output.say('(leave with exit, or with Enter ~ . if it is stuck)');
+  // Some terminals do not know their size.
+  const [cols, rows] = [process.stdout.columns || 80, process.stdout.rows || 24];
   const term = /^[A-Za-z0-9._+-]{1,64}$/.test(context.env.TERM ?? '') ? context.env.TERM : undefined;
   const pty = await sandbox.pty({ ...options, cols, rows, term, signal: context.signal });
   return joinTerminal(context, pty);

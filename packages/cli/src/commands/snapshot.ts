@@ -16,6 +16,7 @@ export const snapshot = command({
     kernel: option('FILE', text, 'Kernel on the host of the daemon', { env: 'FORKD_KERNEL', complete: 'files' }),
     rootfs: option('FILE', text, 'Root disk on the host of the daemon', { env: 'FORKD_ROOTFS', complete: 'files' }),
     rw: toggle('The root disk is writable'),
+    tap: option('NAME', text, 'Network device on the host of the daemon', { env: 'FORKD_TAP' }),
     'boot-wait-secs': option('SECS', count(0, 60), 'How long to let a VM from a root disk boot'),
     'mem-size-mib': option('MIB', count(64, 65_536), 'Memory of the VM'),
     vcpus: option('COUNT', count(1, 8), 'CPUs of the VM'),
@@ -51,6 +52,7 @@ export const snapshot = command({
       ...(flags['boot-wait-secs'] !== undefined && { boot_wait_secs: flags['boot-wait-secs'] }),
       ...(flags['mem-size-mib'] !== undefined && { memory_mib: flags['mem-size-mib'] }),
       ...(flags.vcpus !== undefined && { vcpus: flags.vcpus }),
+      ...(flags.tap !== undefined && { tap: flags.tap }),
     });
     await output.result(made, () => output.good(describe(made)));
   },

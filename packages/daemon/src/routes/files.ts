@@ -47,19 +47,10 @@ export function fileRoutes(app: FastifyInstance, controller: Controller): void {
     return info(await guest.files.rename(body.from, body.to, { user: body.user, signal }));
   });
 
-  const watches = new Set<AbortController>();
-  // A watch has no end of its own: without this it would hold up the end of the daemon.
-  app.addHook('preClose', async () => {
-    for (const watch of watches) watch.abort();
-  });
   serveRoute(app, ROUTES.watchFiles, async ({ params, query, request, reply, signal }) => {
     const { guest } = liveSandbox(controller, request, params.id);
     const watch = new AbortController();
-    watches.add(watch);
-    signal.addEventListener('abort', () => {
-      watches.delete(watch);
-      watch.abort();
-    });
+    signal.addEventListener('abort', () => watch.abort());
     const { path, recursive = false, user } = query;
     const starting = guest.files.watch(path, { recursive, user, signal: watch.signal });
     const changes = await begun('watch', starting, watch);

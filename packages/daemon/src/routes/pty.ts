@@ -20,13 +20,6 @@ const REFUSED = 1008;
 const BROKEN = 1011;
 
 export function ptyRoutes(app: FastifyInstance, controller: Controller): void {
-  const open = new Set<WebSocket>();
-  app.addHook('preClose', async () => {
-    for (const socket of open) {
-      socket.close(GOING_AWAY, 'the daemon is stopping');
-      setTimeout(() => socket.terminate(), HANGUP_MS).unref();
-    }
-  });
   acceptUpgrades(app, app.server);
   serveRoute(app, ROUTES.pty, async ({ params, query, request, reply, signal }) => {
     const { guest } = liveSandbox(controller, request, params.id);
@@ -40,8 +33,11 @@ export function ptyRoutes(app: FastifyInstance, controller: Controller): void {
     const socket = await upgraded(request, reply);
     // From now on who leaves is noticed by the socket, and the process is told before it is killed.
     signal.removeEventListener('abort', giveUp);
-    open.add(socket);
-    void converse(socket, process, end).finally(() => open.delete(socket));
+    signal.addEventListener('abort', () => {
+      socket.close(GOING_AWAY, 'the daemon is stopping');
+      setTimeout(() => socket.terminate(), HANGUP_MS).unref();
+    });
+    void converse(socket, process, end);
     return reply;
   });
 }
