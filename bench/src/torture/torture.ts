@@ -13,7 +13,7 @@ import { call, Load, Promised } from './load.js';
  * again, and looks for whatever was lost or left. The last line is the count of each.
  */
 const { values } = parseArgs({
-  options: { n: { type: 'string', default: '50' }, seconds: { type: 'string', default: '3' } },
+  options: { n: { type: 'string', default: '50' }, seconds: { type: 'string', default: '8' } },
 });
 const kills = Number(values.n);
 const data = mkdtempSync(`${tmpdir()}/forkd-torture-`);
@@ -37,7 +37,7 @@ process.exitCode = clean ? 0 : 1;
 async function killOnce(round: number): Promise<void> {
   const load = new Load(daemon, promised, round);
   const running = load.run();
-  await new Promise((done) => setTimeout(done, Math.random() * Number(values.seconds) * 1000));
+  await new Promise((done) => setTimeout(done, Math.random() ** 2 * Number(values.seconds) * 1000));
   const dice = Math.random();
   const victims =
     dice < 0.7 ? (['daemon'] as const) : dice < 0.85 ? (['helper'] as const) : (['helper', 'daemon'] as const);

@@ -49,8 +49,14 @@ async function serve(): Promise<void> {
     certificate: () => listeners.reload(),
     'audit log': () => audit.reopen(),
   });
-  const lost = helper.ended.then(() => new ForkdError('internal', 'the host helper ended'));
-  const failure = await Promise.race([stopped.then(() => undefined), lost]);
+  let stopping = false;
+  void helper.ended.then(() => {
+    if (stopping) return;
+    // Nobody can tell any more how the VMs fare, and nothing can be ended in order: the next daemon takes them over.
+    app.log.fatal('the host helper ended; see the kernel log of the host (out of memory?)');
+    process.exit(1);
+  });
+  await stopped;
+  stopping = true;
   await listeners.drain();
-  if (failure) throw failure;
 }
