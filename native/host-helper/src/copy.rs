@@ -7,18 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 pub fn clone_file(request: &CloneFile) -> Result<Reply, Failure> {
-    let from = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(&request.from)
-        .map_err(|e| Failure::io("open the file to clone", &e))?;
-    let to = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-        .open(&request.to)
-        .map_err(|e| Failure::io("create the clone", &e))?;
+    let from = open(&request.from).map_err(|e| Failure::io("open the file to clone", &e))?;
+    let to = create(&request.to).map_err(|e| Failure::io("create the clone", &e))?;
     let done = fill(&from, &to);
     if done.is_err() {
         let _ = std::fs::remove_file(&request.to);
@@ -26,19 +16,37 @@ pub fn clone_file(request: &CloneFile) -> Result<Reply, Failure> {
     done.map_err(|e| Failure::io("clone", &e))
 }
 
-fn fill(from: &File, to: &File) -> Result<Reply, Error> {
+pub fn open(path: &str) -> Result<File, Error> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
+}
+
+/// A file that was not there before, for its owner only.
+pub fn create(path: &str) -> Result<File, Error> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).custom_flags(flags).open(path)
+}
+
+/// The parts of a sparse file that hold data, in order: start, and end.
+pub fn extents(file: &File) -> Result<Vec<(u64, u64)>, Error> {
+    let size = file.metadata()?.len();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(start) = seek(file, at, libc::SEEK_DATA)? {
+        at = seek(file, start, libc::SEEK_HOLE)?.unwrap_or(size);
+        found.push((start, at));
+    }
+    Ok(found)
+}
+
+pub fn fill(from: &File, to: &File) -> Result<Reply, Error> {
     // SAFETY: FICLONE takes a descriptor by value; both are open for the whole call.
     if unsafe { libc::ioctl(to.as_raw_fd(), libc::FICLONE as _, from.as_raw_fd()) } == 0 {
         return Ok(Reply::Cloned { method: "reflink", bytes: 0 });
     }
-    let size = from.metadata()?.len();
-    to.set_len(size)?;
+    to.set_len(from.metadata()?.len())?;
     let mut bytes = 0;
-    let mut at = 0;
-    while let Some(start) = seek(from, at, libc::SEEK_DATA)? {
-        let end = seek(from, start, libc::SEEK_HOLE)?.unwrap_or(size);
+    for (start, end) in extents(from)? {
         bytes += copy_range(from, to, start, end)?;
-        at = end;
     }
     Ok(Reply::Cloned { method: "copy", bytes })
 }
@@ -55,7 +63,7 @@ fn seek(file: &File, offset: u64, whence: i32) -> Result<Option<u64>, Error> {
     }
 }
 
-fn copy_range(from: &File, to: &File, start: u64, end: u64) -> Result<u64, Error> {
+pub fn copy_range(from: &File, to: &File, start: u64, end: u64) -> Result<u64, Error> {
     let (mut source, mut target) = (start as i64, start as i64);
     while (source as u64) < end {
         let want = (end - source as u64) as usize;

@@ -23,27 +23,26 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// page that their copies run scripts from.
 pub type Prepared = HashMap<(i32, u64), u64>;
 
-pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared) -> Result<Spawned, Failure> {
+/// `known` are processes that the helper keeps, which are not to be taken for what a failure has left.
+pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared, known: &dyn Fn(i32) -> bool) -> Result<Spawned, Failure> {
     let original = (request.pid, request.start_time);
-    if process::start_time(request.pid).ok() != Some(request.start_time) {
-        return Err(Failure::io("fork the VMM", &Error::from_raw_os_error(libc::ESRCH)));
-    }
+    process::check(request.pid, request.start_time).map_err(|e| Failure::io("fork the VMM", &e))?;
     let mut page = prepared.get(&original).copied();
     let (copy, threads) = copy_process(request.pid, &mut page).map_err(|e| {
-        kill_strays(request.pid);
+        kill_strays(request.pid, known);
         Failure::io("fork the VMM", &gone_or(request.pid, e))
     })?;
     let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
     finish(request, page, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
 }
 
-/// A VMM that is killed just as it forks takes the id of its copy with it. A child of ours that we trace, and that is not the
-/// original, can only be such a copy: it must not run.
-fn kill_strays(original: i32) {
+/// A VMM that is killed just as it forks takes the id of its copy with it. A child of ours that we trace, and that is neither the
+/// original nor known, can only be such a copy: it must not run.
+pub fn kill_strays(original: i32, known: &dyn Fn(i32) -> bool) {
     let me = std::process::id();
     let children = std::fs::read_to_string(format!("/proc/self/task/{me}/children")).unwrap_or_default();
     for pid in children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok()) {
-        if pid != original && process::tracer(pid) == Some(me) {
+        if pid != original && !known(pid) && process::tracer(pid) == Some(me) {
             // SAFETY: our own child, not waited for yet, so the pid is its own.
             unsafe {
                 libc::kill(pid, libc::SIGKILL);
@@ -196,7 +195,7 @@ fn finish(request: &ForkVmm, page: u64, mut copy: Tracee, threads: &[ThreadState
 }
 
 /// A process that is killed under our hands fails one call or another; that it is gone says more than which one.
-fn gone_or(pid: i32, error: Error) -> Error {
+pub fn gone_or(pid: i32, error: Error) -> Error {
     if process::ending(pid) {
         Error::from_raw_os_error(libc::ESRCH)
     } else {
@@ -230,7 +229,7 @@ fn build(
     for dir in &request.cgroups {
         std::fs::write(format!("{dir}/cgroup.procs"), pid.to_string())?;
     }
-    let spawned = Spawned { pid, start_time: process::start_time(pid)?, pidfd: process::open(pid)? };
+    let spawned = Spawned::new(pid, process::start_time(pid)?, process::open(pid)?);
     copy.become_thread(main)?;
     Ok(spawned)
 }

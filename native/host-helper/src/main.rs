@@ -1,14 +1,19 @@
 //! The privileged helper: one caller, on the socket it inherits as descriptor 3. It decides nothing; TypeScript does.
 
+mod capture;
 mod copy;
 mod descriptors;
 mod fork_vmm;
+mod guard;
+mod guest_ram;
+mod inject;
 mod process;
 mod protocol;
 mod script;
 mod spawn;
 mod tracee;
 mod tsc;
+mod twin;
 
 use protocol::{Envelope, Failure, Line, Reply, Request, MAX_LINE};
 use serde::Deserialize;
@@ -32,6 +37,8 @@ struct Helper {
     answers: Arc<Mutex<File>>,
     children: HashMap<i32, Watched>,
     prepared: fork_vmm::Prepared,
+    pages: twin::Pages,
+    guards: guard::Guards,
 }
 
 fn main() {
@@ -54,8 +61,13 @@ fn main() {
     }
     let mut requests = unsafe { File::from_raw_fd(CALLER) };
     let answers = requests.try_clone().expect("duplicate the caller's socket");
-    let mut helper =
-        Helper { answers: Arc::new(Mutex::new(answers)), children: HashMap::new(), prepared: Default::default() };
+    let mut helper = Helper {
+        answers: Arc::new(Mutex::new(answers)),
+        children: HashMap::new(),
+        prepared: Default::default(),
+        pages: Default::default(),
+        guards: Default::default(),
+    };
     let mut pending = Vec::new();
     loop {
         if helper.wait(requests.as_raw_fd()) && !helper.read(&mut requests, &mut pending) {
@@ -63,6 +75,7 @@ fn main() {
         }
         helper.reap();
     }
+    guard::speak(&helper.guards);
     helper.end_tied();
 }
 
@@ -111,28 +124,44 @@ impl Helper {
             }
         };
         match request {
-            // Both stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
+            // These stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
             Request::Spawn(spawn) => self.watch(id, spawn.tied, spawn::spawn(&spawn)),
             Request::ForkVmm(fork) => {
-                let forked = fork_vmm::fork_vmm(&fork, &mut self.prepared);
+                let forked = fork_vmm::fork_vmm(&fork, &mut self.prepared, &|pid| self.children.contains_key(&pid));
                 self.watch(id, fork.tied, forked);
+            }
+            Request::Twin(twin) => {
+                let frozen = twin::twin(&twin, &mut self.pages, &|pid| self.children.contains_key(&pid));
+                self.watch(id, true, frozen);
             }
             Request::Adopt(adopt) => self.watch(id, false, process::adopt(&adopt)),
             Request::Kill(kill) => answer(&self.answers, id, process::kill(&kill)),
             Request::MeasureTsc(_) => answer(&self.answers, id, tsc::measure()),
-            // A copy may take seconds; nobody else waits for it.
-            Request::CloneFile(clone) => {
-                let answers = self.answers.clone();
-                thread::spawn(move || answer(&answers, id, copy::clone_file(&clone)));
+            Request::Guard(guard) => {
+                self.guards.insert((guard.pid, guard.start_time), guard);
+                answer(&self.answers, id, Ok(Reply::Done {}));
             }
+            Request::Unguard(guard) => {
+                self.guards.remove(&(guard.pid, guard.start_time));
+                answer(&self.answers, id, Ok(Reply::Done {}));
+            }
+            Request::CloneFile(clone) => self.aside(id, move || copy::clone_file(&clone)),
+            Request::Capture(capture) => self.aside(id, move || capture::capture(&capture)),
+            Request::Inject(inject) => self.aside(id, move || inject::inject(&inject)),
         }
         true
     }
 
+    /// For what may take seconds: nobody else waits for it.
+    fn aside(&self, id: u64, work: impl FnOnce() -> Result<Reply, Failure> + Send + 'static) {
+        let answers = self.answers.clone();
+        thread::spawn(move || answer(&answers, id, work()));
+    }
+
     fn watch(&mut self, id: u64, tied: bool, started: Result<Spawned, Failure>) {
-        let outcome = started.map(|Spawned { pid, start_time, pidfd }| {
+        let outcome = started.map(|Spawned { pid, start_time, pidfd, fds }| {
             self.children.insert(pid, Watched { pidfd, tied });
-            Reply::Spawned { pid, start_time }
+            Reply::Spawned { pid, start_time, fds }
         });
         answer(&self.answers, id, outcome);
     }

@@ -23,6 +23,14 @@ pub fn start_time(pid: i32) -> Result<u64, Error> {
         .ok_or_else(|| Error::new(ErrorKind::InvalidData, "unreadable /proc/PID/stat"))
 }
 
+/// An error unless the pid is still that of the process that started then.
+pub fn check(pid: i32, started: u64) -> Result<(), Error> {
+    match start_time(pid) {
+        Ok(time) if time == started => Ok(()),
+        _ => Err(Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
 /// Whether it runs no more, collected by its parent or not.
 pub fn ended(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -74,13 +82,10 @@ pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
 
 /// Takes hold of a process that somebody else started.
 pub fn adopt(request: &Adopt) -> Result<Spawned, Failure> {
-    let gone = || Failure::io("adopt", &Error::from_raw_os_error(libc::ESRCH));
-    let pidfd = open(request.pid).map_err(|_| gone())?;
+    let pidfd = open(request.pid).map_err(|_| Failure::io("adopt", &Error::from_raw_os_error(libc::ESRCH)))?;
     // Compared after the pidfd pins it, so that it cannot be another process by then.
-    if start_time(request.pid).ok() != Some(request.start_time) {
-        return Err(gone());
-    }
-    Ok(Spawned { pid: request.pid, start_time: request.start_time, pidfd })
+    check(request.pid, request.start_time).map_err(|e| Failure::io("adopt", &e))?;
+    Ok(Spawned::new(request.pid, request.start_time, pidfd))
 }
 
 /// A process that is already gone is not an error: `delivered` says so.
@@ -94,7 +99,7 @@ pub fn kill(request: &Kill) -> Result<Reply, Failure> {
         Err(e) => return Err(Failure::io("kill", &e)),
     };
     // The pidfd pins the process first; only then is it compared, so it cannot change in between.
-    if start_time(request.pid).ok() != Some(request.start_time) {
+    if check(request.pid, request.start_time).is_err() {
         return Ok(Reply::Killed { delivered: false });
     }
     // SAFETY: plain integers and a null siginfo.

@@ -22,6 +22,11 @@ pub enum Request {
     Kill(Kill),
     CloneFile(CloneFile),
     ForkVmm(ForkVmm),
+    Twin(Twin),
+    Capture(Capture),
+    Inject(Inject),
+    Guard(Guard),
+    Unguard(Unguard),
     MeasureTsc(MeasureTsc),
 }
 
@@ -91,15 +96,66 @@ pub struct ForkVmm {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Twin {
+    pub pid: i32,
+    pub start_time: u64,
+    /// The image that the VM's RAM is a private mapping of.
+    pub memory: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capture {
+    pub pid: i32,
+    pub start_time: u64,
+    pub memory: String,
+    /// Must not exist.
+    pub to: String,
+    /// `true`: an image that stands for itself. `false`: only what differs from `memory`; all else is a hole.
+    pub full: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inject {
+    pub pid: i32,
+    pub start_time: u64,
+    pub memory: String,
+    /// What `Capture` wrote.
+    pub from: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Guard {
+    pub pid: i32,
+    pub start_time: u64,
+    pub socket: String,
+    /// Said one after the other on the socket, should the caller go away.
+    pub lines: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unguard {
+    pub pid: i32,
+    pub start_time: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MeasureTsc {}
 
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Reply {
-    Spawned { pid: i32, start_time: u64 },
+    Spawned { pid: i32, start_time: u64, fds: BTreeMap<String, i32> },
     Killed { delivered: bool },
     Cloned { method: &'static str, bytes: u64 },
     Tsc { khz: u64 },
+    Captured { dirty_bytes: u64, written_bytes: u64, physical_bytes: u64 },
+    Injected { bytes: u64 },
+    Done {},
 }
 
 #[derive(Serialize)]

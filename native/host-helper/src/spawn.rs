@@ -3,6 +3,7 @@
 use crate::process;
 use crate::protocol::{Failure, Named, Spawn};
 use crate::tracee;
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -15,6 +16,14 @@ pub struct Spawned {
     pub pid: i32,
     pub start_time: u64,
     pub pidfd: OwnedFd,
+    /// Under which number it has each descriptor that it was given by name.
+    pub fds: BTreeMap<String, RawFd>,
+}
+
+impl Spawned {
+    pub fn new(pid: i32, start_time: u64, pidfd: OwnedFd) -> Self {
+        Spawned { pid, start_time, pidfd, fds: BTreeMap::new() }
+    }
 }
 
 pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
@@ -78,8 +87,8 @@ pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
     let started = process::open(pid).and_then(|pidfd| Ok((pidfd, process::start_time(pid)?)));
     match started {
         Ok((pidfd, start_time)) => {
-            inherited.keep();
-            Ok(Spawned { pid, start_time, pidfd })
+            let fds = inherited.keep();
+            Ok(Spawned { pid, start_time, pidfd, fds })
         }
         Err(error) => {
             let _ = child.kill();
@@ -129,8 +138,9 @@ impl<'a> Inherited<'a> {
         })
     }
 
-    fn keep(mut self) {
+    fn keep(mut self) -> BTreeMap<String, RawFd> {
         self.sockets.clear();
+        self.fds.iter().map(|(name, fd)| (name.to_string(), fd.as_raw_fd())).collect()
     }
 }
 

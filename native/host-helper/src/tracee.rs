@@ -129,10 +129,53 @@ impl Tracee {
         (registers.rip, registers.rbx, registers.orig_rax) = (code, argument, u64::MAX);
         self.set_registers(&registers)?;
         trace(libc::PTRACE_CONT, self.tid, 0, 0)?;
+        self.trapped()
+    }
+
+    fn trapped(&self) -> Result<(), Error> {
         match libc::WSTOPSIG(wait(self.tid)?) {
             libc::SIGTRAP => Ok(()),
             signal => Err(Error::new(ErrorKind::Interrupted, format!("signal {signal} arrived in injected code"))),
         }
+    }
+
+    /// Lets the thread run code that forks; returns the id of the copy as soon as there is one, with both standing. The code
+    /// must leave its place when it is done.
+    pub fn run_until_fork(&self, place: std::ops::Range<u64>) -> Result<i32, Error> {
+        let mut registers = self.restarted();
+        registers.rip = place.start;
+        self.set_registers(&registers)?;
+        let mut why = Error::from(ErrorKind::Other);
+        loop {
+            trace(libc::PTRACE_SYSCALL, self.tid, 0, 0)?;
+            let status = wait(self.tid)?;
+            if status >> 16 == libc::PTRACE_EVENT_FORK {
+                let mut copy = 0usize;
+                trace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &mut copy as *mut _ as usize)?;
+                return Ok(copy as i32);
+            }
+            if libc::WSTOPSIG(status) != libc::SIGTRAP {
+                return Err(Error::new(ErrorKind::Interrupted, "a signal arrived during an injected fork"));
+            }
+            trace(libc::PTRACE_GETREGS, self.tid, 0, &mut registers as *mut _ as usize)?;
+            if !place.contains(&registers.rip) {
+                return Err(why);
+            }
+            if registers.orig_rax as i64 == libc::SYS_clone {
+                why = Error::from_raw_os_error(-(registers.rax as i32));
+            }
+        }
+    }
+
+    /// Lets a copy that stands where it was forked run on to the next trap.
+    pub fn run_on_until_trap(&self) -> Result<(), Error> {
+        trace(libc::PTRACE_CONT, self.tid, 0, 0)?;
+        self.trapped()
+    }
+
+    /// Leaves it standing for as long as the tracer lives.
+    pub fn keep(self) {
+        std::mem::forget(self);
     }
 
     /// Lets a thread go on with what `become_thread` gave it.
@@ -140,6 +183,11 @@ impl Tracee {
         let detached = trace(libc::PTRACE_DETACH, self.tid, 0, 0);
         std::mem::forget(self);
         detached
+    }
+
+    /// Registers with which it makes the system call again that it was stopped in.
+    pub fn restarted(&self) -> libc::user_regs_struct {
+        restarted(self.registers)
     }
 
     fn set_registers(&self, registers: &libc::user_regs_struct) -> Result<(), Error> {

@@ -6,7 +6,7 @@ import { ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
-import { readSnapshot, type SnapshotMeta } from './snapshot.js';
+import { readSnapshot, type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { Source } from './source.js';
 import type { SandboxRecord } from './store/records.js';
 import { placeFor } from './zygote.js';
@@ -81,7 +81,8 @@ export class Sandbox implements AsyncDisposable {
     if (record.memory_limit_mib !== null) scope.add(() => parts.limits.remove(id));
     const process = { pid: record.pid ?? 0, startTime: record.start_time ?? 0 };
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
-    const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, directory, ...process }));
+    const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
+    const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
     const guest = connectGuest(await vm.channel());
     scope.add(() => guest.close());
     const sandbox = new Sandbox(id, snapshot, vm, guest, record.owner, keeper, scope.release());

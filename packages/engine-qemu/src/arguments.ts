@@ -30,7 +30,9 @@ export function restoreArguments(binary: string, spec: RestoreSpec): string[] {
   return [
     ...machineArguments(binary, spec.machine, spec.disks, spec.memory, false),
     // The saved stream has devices only, without the configuration section an ordinary migration begins with.
-    ...['-global', 'migration.send-configuration=off', '-incoming', 'fd:{fd:state}'],
+    ...['-global', 'migration.send-configuration=off'],
+    // Devices look at guest RAM while they are loaded, so they wait until a diff is in it.
+    ...['-incoming', spec.diff === undefined ? 'fd:{fd:state}' : 'defer'],
     ...(spec.running ? [] : ['-S']),
   ];
 }

@@ -53,15 +53,16 @@ export class QemuEngine implements Engine {
     checkSpec(spec);
     this.#tscKhz ??= this.#options.helper.measureTscKhz();
     // Its memory is mapped from a file that all copies would write to.
-    return this.#launch(spec, bootArguments(this.#binary, spec, await this.#tscKhz), [], false);
+    return this.#launch(spec, { argv: bootArguments(this.#binary, spec, await this.#tscKhz), forkable: false });
   }
 
   async restore(spec: RestoreSpec): Promise<Vm> {
     checkSpec(spec);
     // KVM keeps the VM in the kernel, bound to the one process that made it.
     const forkable = spec.machine.accel === 'tcg';
-    const state = { name: 'state', path: spec.state };
-    return this.#launch(spec, restoreArguments(this.#binary, spec), [state], forkable);
+    const open = [{ name: 'state', path: spec.state }];
+    const diff = spec.diff === undefined ? {} : { diff: spec.diff };
+    return this.#launch(spec, { argv: restoreArguments(this.#binary, spec), forkable, open, ...diff });
   }
 
   adopt(spec: AdoptSpec): Promise<Vm> {
@@ -73,12 +74,10 @@ export class QemuEngine implements Engine {
   }
 
   #launch(
-    { directory, tied, cgroups = [] }: BootSpec | RestoreSpec,
-    argv: string[],
-    open: Launch['open'],
-    forkable: boolean,
+    { memory, directory, tied, cgroups = [] }: BootSpec | RestoreSpec,
+    how: Pick<Launch, 'argv' | 'forkable' | 'diff'> & Partial<Pick<Launch, 'open'>>,
   ): Promise<QemuVm> {
-    return QemuVm.launch(this.#options.helper, { argv, forkable, directory, tied, cgroups, open });
+    return QemuVm.launch(this.#options.helper, { memory, directory, tied, cgroups, open: [], ...how });
   }
 
   async #probe(): Promise<ProbeReport> {

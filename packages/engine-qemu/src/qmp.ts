@@ -10,6 +10,7 @@ const MAX_LINE_BYTES = 1 << 20;
 
 /** QEMU's control socket: one command at a time, events are skipped. */
 export class Qmp {
+  readonly closed: Promise<void>;
   #socket: Socket;
   #text = '';
   #waiting: { resolve: (line: string) => void; reject: (error: Error) => void } | undefined;
@@ -28,7 +29,8 @@ export class Qmp {
     socket.setEncoding('utf8');
     socket.on('data', (chunk: string) => this.#read(chunk));
     socket.on('error', () => {});
-    socket.on('close', () => this.#fail('closed its control socket'));
+    this.closed = new Promise((resolve) => socket.once('close', () => resolve()));
+    void this.closed.then(() => this.#fail('closed its control socket'));
   }
 
   /** Runs one command; commands of several callers are run in turn. */

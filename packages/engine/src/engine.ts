@@ -1,4 +1,5 @@
 import type { Duplex } from 'node:stream';
+import type { Captured } from '@forkd/host';
 
 export type Accel = 'kvm' | 'tcg';
 
@@ -37,7 +38,9 @@ export interface BootSpec extends Placement {
 export interface RestoreSpec extends Placement {
   /** Mapped privately: every child shares the pages of this one inode until it writes them. */
   memory: string;
-  /** What `save` wrote. */
+  /** What `capture` wrote of a VM with this memory: the child goes on from there. */
+  diff?: string;
+  /** What `save`, `freeze` or `capture` wrote. */
   state: string;
   /** `false`: the VM stands still until `resume`. */
   running: boolean;
@@ -57,6 +60,24 @@ export interface VmExit {
   lastWords: string;
 }
 
+/** Guest RAM as it was at one instant, while the VM goes on. It takes the more memory the more the VM writes. */
+export interface Twin extends AsyncDisposable {
+  readonly pid: number;
+  /** Writes what differs from the memory image the VM was restored from. An abort ends the twin. */
+  capture(to: string, signal?: AbortSignal): Promise<Captured>;
+}
+
+export interface CaptureOptions {
+  /** A memory image that needs no other. */
+  full?: boolean;
+}
+
+export interface GuardOptions {
+  signal?: AbortSignal;
+  /** @default 60_000 */
+  timeoutMs?: number;
+}
+
 export interface Vm extends AsyncDisposable {
   readonly pid: number;
   /** With the pid, names the VMM process for ever. */
@@ -71,6 +92,15 @@ export interface Vm extends AsyncDisposable {
   /** Writes CPU and device state. Only while paused; guest RAM is then complete in the memory file of a booted VM. */
   save(state: string): Promise<void>;
   /**
+   * Stands still for the length of `work` and then runs on, whatever happens: `work` fails, is aborted, takes too long, or this
+   * program is killed. A VM that stood still before still does afterwards. Others that want to pause, resume or guard the VM wait.
+   */
+  guarded<T>(work: () => Promise<T>, options?: GuardOptions): Promise<Guarded<T>>;
+  /** Writes CPU and device state, and keeps guest RAM of the same instant. Only in `guarded`, or while paused. */
+  freeze(state: string): Promise<Twin>;
+  /** Writes CPU and device state, and what guest RAM of the same instant differs in from the image. Only as `freeze`. */
+  capture(state: string, memory: string, options?: CaptureOptions): Promise<Captured>;
+  /**
    * Makes a second VM that goes on from where this paused one stands, sharing its memory and what the emulator has
    * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy.
    */
@@ -81,9 +111,17 @@ export interface Vm extends AsyncDisposable {
   leave(): void;
 }
 
+export interface Guarded<T> {
+  value: T;
+  /** From the order to stop until it ran again; 0 for one that stood still anyway. */
+  pauseMs: number;
+}
+
 /** A VM that an earlier program started untied. */
 export interface AdoptSpec {
   machine: Machine;
+  /** The memory image it was restored from. */
+  memory: string;
   directory: string;
   pid: number;
   startTime: number;

@@ -1,14 +1,19 @@
+export type { Captured } from '@forkd/host';
 export type {
   Accel,
   AccelReport,
   AdoptSpec,
   BootSpec,
+  CaptureOptions,
   Disk,
   Engine,
   ForkPlacement,
+  Guarded,
+  GuardOptions,
   Machine,
   ProbeReport,
   RestoreSpec,
+  Twin,
   Vm,
   VmExit,
 } from './engine.js';

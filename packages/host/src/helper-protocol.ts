@@ -12,9 +12,18 @@ export const HelperLine = z.union([
   z.object({ id: z.number(), error: z.object({ message: z.string(), errno: z.string().nullable() }) }),
 ]);
 
-export const Spawned = z.object({ pid: z.number(), start_time: z.number() });
+export const Spawned = z.object({ pid: z.number(), start_time: z.number(), fds: z.record(z.string(), z.number()) });
 export const Killed = z.object({ delivered: z.boolean() });
 export const Cloned = z.object({ method: z.enum(['reflink', 'copy']), bytes: z.number() });
+export const Captured = z
+  .object({ dirty_bytes: z.number(), written_bytes: z.number(), physical_bytes: z.number() })
+  .transform(({ dirty_bytes, written_bytes, physical_bytes }) => ({
+    dirtyBytes: dirty_bytes,
+    writtenBytes: written_bytes,
+    physicalBytes: physical_bytes,
+  }));
+export const Injected = z.object({ bytes: z.number() });
+export const Done = z.object({});
 
 export const Tsc = z.object({ khz: z.number().int().positive() });
 
@@ -46,6 +55,16 @@ export interface ForkSpec {
   orders: Record<string, string>;
   tied: boolean;
   cgroups: string[];
+}
+
+/** What a capture found and wrote. */
+export interface Captured {
+  /** Pages the guest has written since it started. */
+  dirtyBytes: number;
+  /** Those of them that are not as they were. */
+  writtenBytes: number;
+  /** What the file takes on the disk. */
+  physicalBytes: number;
 }
 
 export interface ProcessExit {

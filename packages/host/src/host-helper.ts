@@ -4,9 +4,12 @@ import type { Duplex } from 'node:stream';
 import { type ErrorCode, ForkdError } from '@forkd/protocol';
 import type { z } from 'zod';
 import {
+  Captured,
   Cloned,
+  Done,
   type ForkSpec,
   HelperLine,
+  Injected,
   Killed,
   type ProcessExit,
   Spawned,
@@ -30,10 +33,14 @@ export interface HostProcess {
   readonly pid: number;
   /** Together with the pid this names the process for ever: a recycled pid has another start time. */
   readonly startTime: number;
+  /** The numbers of the descriptors it was started with, by their names. */
+  readonly fds: Record<string, number>;
   readonly exited: Promise<ProcessExit>;
   /** `false` when it was already gone. */
   kill(signal?: 'SIGTERM' | 'SIGKILL' | 'SIGSTOP' | 'SIGCONT'): Promise<boolean>;
 }
+
+type ProcessName = Pick<HostProcess, 'pid' | 'startTime'>;
 
 const ERRNO_CODES: Record<string, ErrorCode> = {
   ENOSPC: 'disk_full',
@@ -105,9 +112,39 @@ export class HostHelper implements AsyncDisposable {
   }
 
   /** Makes a running copy of an emulator process that shares all its memory; the original is stopped for a few milliseconds. */
-  async forkVmm({ pid, startTime }: Pick<HostProcess, 'pid' | 'startTime'>, spec: ForkSpec): Promise<HostProcess> {
+  async forkVmm({ pid, startTime }: ProcessName, spec: ForkSpec): Promise<HostProcess> {
     const forked = await this.#call('fork_vmm', { pid, start_time: startTime, ...spec }, Spawned);
     return this.#process(forked, spec.tied);
+  }
+
+  /**
+   * Makes a copy of a VMM that never runs: guest RAM as it is now, for `capture`. `memory` is the image that it was mapped
+   * from. The VMM is stopped for a few milliseconds; the copy dies with the helper.
+   */
+  async twin({ pid, startTime }: ProcessName, memory: string): Promise<HostProcess> {
+    return this.#process(await this.#call('twin', { pid, start_time: startTime, memory }, Spawned), true);
+  }
+
+  /**
+   * Writes what of a VM's RAM differs from its image to a sparse file that must not exist yet, or with `full` all of it. The VM
+   * must stand still. `vmm_exited` if it ends meanwhile; nothing is left of a capture that fails.
+   */
+  capture({ pid, startTime }: ProcessName, memory: string, to: string, full = false): Promise<Captured> {
+    return this.#call('capture', { pid, start_time: startTime, memory, to, full }, Captured);
+  }
+
+  /** Writes what `capture` wrote over the RAM of a VM that has not run yet; returns how many bytes it was. */
+  async inject({ pid, startTime }: ProcessName, memory: string, from: string): Promise<number> {
+    return (await this.#call('inject', { pid, start_time: startTime, memory, from }, Injected)).bytes;
+  }
+
+  /** Until `unguard`: should this program end, however it does, the helper says these lines on the VMM's socket. */
+  async guard({ pid, startTime }: ProcessName, socket: string, lines: string[]): Promise<void> {
+    await this.#call('guard', { pid, start_time: startTime, socket, lines }, Done);
+  }
+
+  async unguard({ pid, startTime }: ProcessName): Promise<void> {
+    await this.#call('unguard', { pid, start_time: startTime }, Done);
   }
 
   #process(spawned: z.infer<typeof Spawned>, tied: boolean): HostProcess {
@@ -121,6 +158,7 @@ export class HostHelper implements AsyncDisposable {
     return {
       pid: spawned.pid,
       startTime: spawned.start_time,
+      fds: spawned.fds,
       exited,
       kill: async (signal = 'SIGKILL') =>
         (await this.#call('kill', { ...identity, signal: constants.signals[signal] }, Killed)).delivered,
