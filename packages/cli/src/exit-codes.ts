@@ -20,6 +20,7 @@ export const EXIT_CODES = {
   recipe_not_found: 3,
   snapshot_not_found: 3,
   sandbox_not_found: 3,
+  workspace_not_found: 3,
   file_not_found: 3,
   tag_exists: 4,
   state_conflict: 4,

@@ -1,20 +1,22 @@
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
 import { claim } from './claim.js';
+import type { CreateOptions } from './create-snapshot.js';
 import { DataDirectory } from './data-directory.js';
 import { Events } from './events.js';
 import { MemoryLimits } from './memory-limit.js';
 import type { Parts } from './parts.js';
 import { recover } from './recovery.js';
 import type { Sandbox } from './sandbox.js';
-import { MAX_CHILDREN, Sandboxes, type SpawnOptions, type SpawnResult } from './sandboxes.js';
+import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnOptions, type SpawnResult } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
-import { type BeginOptions, Snapshots, type SnapshotView } from './snapshots.js';
+import { type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
-import type { SandboxRecord, SnapshotRecord } from './store/records.js';
+import type { SandboxRecord } from './store/records.js';
 import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
+import { Workspaces } from './workspaces.js';
 
 export interface OpenOptions {
   /** `true`: sandboxes outlive the program, and those of the program before are taken over. @default false */
@@ -22,6 +24,8 @@ export interface OpenOptions {
   /** Other places for parts of the data directory. */
   snapshots?: string | undefined;
   state?: string | undefined;
+  /** How many snapshots may be written at the same time. @default 4 */
+  writers?: number;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -34,13 +38,14 @@ export class Controller implements AsyncDisposable {
   readonly #sources: Sources;
   readonly #snapshots: Snapshots;
   readonly #sandboxes: Sandboxes;
+  readonly workspaces: Workspaces;
   readonly #scope: Scope;
 
   static async open(
     directory: string,
     engine: Engine,
     helper: HostHelper,
-    { lasting = false, ...places }: OpenOptions = {},
+    { lasting = false, writers = 4, ...places }: OpenOptions = {},
   ): Promise<Controller> {
     await using scope = new Scope();
     const data = new DataDirectory(directory, lasting, places);
@@ -51,33 +56,44 @@ export class Controller implements AsyncDisposable {
     scope.add(() => store.close());
     const parts = { data, engine, helper, store, events: new Events(), limits: new MemoryLimits(data.own) };
     scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ id }) => id) : [])));
-    const controller = new Controller(parts, scope.release());
+    const controller = new Controller(parts, writers, scope.release());
     await controller.#recover();
     return controller;
   }
 
-  private constructor(parts: Parts, scope: Scope) {
+  private constructor(parts: Parts, writers: number, scope: Scope) {
     this.#parts = parts;
     this.data = parts.data;
     this.engine = parts.engine;
     this.events = parts.events;
     this.store = parts.store;
     this.#sources = new Sources(parts);
-    this.#snapshots = new Snapshots(parts, this.#sources);
+    this.#snapshots = new Snapshots(parts, this.#sources, writers);
     this.#sandboxes = new Sandboxes(parts, this.#snapshots, this.#sources);
+    this.workspaces = new Workspaces(parts, this.#sandboxes, this.#snapshots);
     this.#scope = scope;
     scope.add(() => this.#sources.close());
     scope.add(() => this.#snapshots.close());
     scope.add(() => this.#sandboxes.close());
   }
 
-  async createSnapshot(options: BeginOptions): Promise<SnapshotMeta> {
-    return this.#snapshots.begin(options).done;
+  async createSnapshot(options: CreateOptions): Promise<SnapshotMeta> {
+    return this.#snapshots.create(options).done;
   }
 
   /** For those who do not wait: the tag is taken when this returns. */
-  beginSnapshot(options: BeginOptions): { record: SnapshotRecord; done: Promise<SnapshotMeta> } {
-    return this.#snapshots.begin(options);
+  beginSnapshot(options: Parameters<Snapshots['create']>[0]): SnapshotInMaking {
+    return this.#snapshots.create(options);
+  }
+
+  /** Saves a running sandbox under a new tag; `resumed` settles as soon as it runs again. */
+  beginBranch(id: string, options: Branching): SnapshotInMaking & { resumed: Promise<number> } {
+    return this.#sandboxes.branch(id, options);
+  }
+
+  /** How many snapshots are being written. */
+  get writing(): number {
+    return this.#snapshots.writing;
   }
 
   /** One that children can be made of. */
@@ -94,9 +110,15 @@ export class Controller implements AsyncDisposable {
     return this.#snapshots.list();
   }
 
-  async removeSnapshot(tag: string): Promise<void> {
-    const users = this.sandboxes().filter(({ snapshot }) => snapshot.tag === tag);
-    await this.#snapshots.remove(tag, users.length);
+  /** With the branches that came from it (`cascade`), or leaving them as they are (`force`): they need nothing of it. */
+  async removeSnapshot(tag: string, how: { cascade?: boolean; force?: boolean } = {}): Promise<void> {
+    const users = (of: string): number => this.sandboxes().filter(({ snapshot }) => snapshot.tag === of).length;
+    await this.#snapshots.remove(tag, users, how);
+  }
+
+  /** Copies a snapshot into a new one that stands alone. */
+  compactSnapshot(from: string, to: string, owner: string, signal: AbortSignal): Promise<SnapshotMeta> {
+    return this.#snapshots.compact(from, to, owner, signal);
   }
 
   /** The ways children of a snapshot can be started: the fastest there is, and from its files. */

@@ -1,4 +1,4 @@
-import { link, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { link, mkdir, rm } from 'node:fs/promises';
 import type { Accel, Machine, Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { type HostHelper, nativeBinary, Scope } from '@forkd/host';
@@ -6,7 +6,8 @@ import { buildImages, type Images, type KernelSource, type Recipe } from '@forkd
 import { ForkdError, parseTag } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { unlessAborted } from './cancel.js';
-import { sha256, sync } from './durable.js';
+import { checkSpace, makeDraft, publish } from './draft.js';
+import { sha256 } from './durable.js';
 import { findLanguage } from './find-language.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
@@ -41,9 +42,6 @@ export async function createSnapshot(
   const { data, engine } = parts;
   const { onProgress: report = () => {}, signal } = options;
   const tag = parseTag(options.tag);
-  const target = `${data.snapshots}/${tag}`;
-  if (await stat(target).catch(() => undefined)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
-
   // First, because what an engine lacks shows at once, and images may take minutes.
   report({ step: 'engine', detail: 'what it can do on this host' });
   const accel = await unlessAborted(signal, engine.accel(options.accel ?? 'auto'));
@@ -58,14 +56,9 @@ export async function createSnapshot(
   });
   const machine = { vcpus: options.recipe.vcpus, memoryMib: options.recipe.memory_mib, accel };
 
-  await checkSpace(data.own, machine.memoryMib);
+  await checkSpace(data.own, machine.memoryMib + SPARE_MIB);
   await using scope = new Scope();
-  const draft = `${data.own}/snapshot-${tag}`;
-  await mkdir(draft).catch((cause: NodeJS.ErrnoException) => {
-    if (cause.code !== 'EEXIST') throw cause;
-    throw new ForkdError('state_conflict', `snapshot ${tag} is being created already`, { cause });
-  });
-  scope.add(() => rm(draft, { recursive: true, force: true }));
+  const draft = await makeDraft(data, tag, scope);
   await lay(images, draft, parts.helper);
   report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}` });
   const { protocol, recipe } = await warmParent(parts, machine, images, draft, { ...options, report, signal });
@@ -85,22 +78,13 @@ export async function createSnapshot(
     language: recipe.warmup.kernel ?? null,
     rehearsal: recipe.ready.eval ?? null,
     env: recipe.env,
+    compacted: null,
+    branch: null,
     hashes: { ...images.hashes, ...(await hashed(draft, signal)) },
   };
   signal.throwIfAborted();
-  await publish(draft, target, meta);
+  await publish(data, draft, meta);
   return meta;
-}
-
-/** Guest RAM is a mapped file: where the disk filled up under it, the VMM would die without a word. */
-async function checkSpace(directory: string, memoryMib: number): Promise<void> {
-  const { bavail, bsize } = await statfs(directory);
-  const freeMib = (bavail * bsize) / (1 << 20);
-  if (freeMib < memoryMib + SPARE_MIB)
-    throw new ForkdError(
-      'disk_full',
-      `the snapshot needs ${memoryMib + SPARE_MIB} MiB, ${Math.floor(freeMib)} MiB are free`,
-    );
 }
 
 /** The disks of the new snapshot: the base is shared with the image store, the upper is its own. */
@@ -186,18 +170,4 @@ async function hashed(draft: string, signal: AbortSignal): Promise<{ memory: str
   const files = snapshotFiles(draft);
   const [memory, state] = await Promise.all([sha256(files.memory, signal), sha256(files.state, signal)]);
   return { memory, state };
-}
-
-/** From here on the snapshot exists, whole, even if the host crashes; before, it does not. */
-async function publish(draft: string, target: string, meta: SnapshotMeta): Promise<void> {
-  const files = snapshotFiles(draft);
-  await writeFile(files.meta, `${JSON.stringify(meta, null, 2)}\n`);
-  for (const file of [files.memory, files.state, files.upper, files.meta, draft]) await sync(file);
-  try {
-    await rename(draft, target);
-  } catch (cause) {
-    if (!['ENOTEMPTY', 'EEXIST'].includes((cause as NodeJS.ErrnoException).code ?? '')) throw cause;
-    throw new ForkdError('tag_exists', `snapshot ${meta.tag} exists already`, { cause });
-  }
-  await sync(`${target}/..`);
 }

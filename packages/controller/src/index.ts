@@ -1,3 +1,4 @@
+export type { BranchMode } from './branch.js';
 export { Controller, type OpenOptions } from './controller.js';
 export type { CreateOptions } from './create-snapshot.js';
 export type { Events } from './events.js';
@@ -9,8 +10,8 @@ export { cpuMs } from './quiet.js';
 export { Sandbox, type Timeline } from './sandbox.js';
 export type { SpawnOptions, SpawnResult } from './sandboxes.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';
-export { LOCAL_OWNER, type SnapshotView } from './snapshots.js';
+export { ancestors, descendants, LOCAL_OWNER, type SnapshotView } from './snapshots.js';
 export type { Source } from './source.js';
-export type { KeptAnswer, SandboxRecord, SnapshotRecord } from './store/records.js';
+export type { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './store/records.js';
 export { SqliteStore } from './store/sqlite-store.js';
 export type { SandboxFilter, Store } from './store/store.js';

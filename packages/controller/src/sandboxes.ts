@@ -1,12 +1,13 @@
 import { availableParallelism } from 'node:os';
 import type { VmExit } from '@forkd/engine';
 import { asForkdError, ForkdError, newSandboxId } from '@forkd/protocol';
+import { type BranchOptions, branchSandbox } from './branch.js';
 import { guarded } from './cancel.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
 import { type Keeper, Sandbox } from './sandbox.js';
 import { checkFiles, checkHost, type SnapshotMeta } from './snapshot.js';
-import { LOCAL_OWNER, type Snapshots } from './snapshots.js';
+import { LOCAL_OWNER, type SnapshotInMaking, type Snapshots } from './snapshots.js';
 import type { Sources } from './sources.js';
 import { Journal } from './store/journal.js';
 import type { SandboxRecord } from './store/records.js';
@@ -38,6 +39,14 @@ export interface SpawnOptions {
   signal?: AbortSignal;
 }
 
+export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 'tag'> {
+  /** @default branch-ID-TIME-NUMBER, as forkd names them */
+  tag?: string | undefined;
+  owner: string;
+  rememberFailure?: boolean;
+  signal?: AbortSignal;
+}
+
 /** Children settle one by one: some may fail while others are fine. */
 export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
 
@@ -51,6 +60,7 @@ export class Sandboxes implements Keeper {
   readonly #spawning = new Set<Promise<unknown>>();
   readonly #closing = new AbortController();
   readonly #journal: Journal;
+  #branches = 0;
   readonly #sweeper = setInterval(() => this.#sweep(), SWEEP_MS).unref();
 
   constructor(
@@ -116,6 +126,30 @@ export class Sandboxes implements Keeper {
     this.own(sandbox);
     events.tell('spawned', about(sandbox));
     return sandbox;
+  }
+
+  branch(id: string, options: Branching): SnapshotInMaking & { resumed: Promise<number> } {
+    const sandbox = this.get(id);
+    const number = (this.#branches++).toString(16).padStart(4, '0');
+    const tag = options.tag ?? `branch-${id}-${now()}-${number}`;
+    let onResumed = (_pauseMs: number): void => {};
+    const running = new Promise<number>((resolve) => (onResumed = resolve));
+    const { record, done } = this.snapshots.begin({
+      ...options,
+      tag,
+      recipe: sandbox.snapshot.recipe,
+      write: async (signal) => {
+        const meta = await this.snapshots.using(sandbox.snapshot.tag, () =>
+          branchSandbox(this.parts, sandbox, { ...options, tag, onResumed, signal }),
+        );
+        this.parts.store.countBranch(id, tag);
+        return meta;
+      },
+    });
+    // A branch that fails before the sandbox runs again fails whoever waits for that.
+    const resumed = Promise.race([running, done.then(() => running)]);
+    resumed.catch(() => {});
+    return { record, done, resumed };
   }
 
   /** Looks after a sandbox from here on. */
@@ -288,6 +322,9 @@ function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): Sandbo
     request_key: options.requestKey ?? null,
     metadata: options.metadata ?? {},
     memory_limit_mib: options.memoryLimitMib ?? null,
+    env: options.env ?? {},
+    branch_count: 0,
+    last_branch: null,
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
   };

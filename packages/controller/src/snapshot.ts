@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import type { Engine } from '@forkd/engine';
-import { ForkdError, Tag } from '@forkd/protocol';
+import { ForkdError, SandboxId, Tag } from '@forkd/protocol';
 import { z } from 'zod';
 
 /** Raised when a reader of an older version could misread what is written now. */
@@ -14,6 +14,8 @@ export const SnapshotMeta = z.object({
   created_at_unix: z.number().int(),
   recipe: z.string(),
   parent: Tag.nullable(),
+  /** The snapshot this is a copy of that stands alone. */
+  compacted: Tag.nullable().default(null),
   engine: z.object({ kind: z.string(), version: z.string() }),
   machine: z.object({
     vcpus: z.number().int(),
@@ -22,6 +24,20 @@ export const SnapshotMeta = z.object({
   }),
   /** Of the host that saved it; under KVM the guest sees this CPU. */
   cpu: z.object({ model: z.string(), flags: z.string() }),
+  /** Of one that was taken of a running sandbox. */
+  branch: z
+    .object({
+      sandbox: SandboxId,
+      mode: z.enum(['live', 'diff', 'full']),
+      /** Whether its memory is `memory.img` with `memory.diff` over it, or `memory.img` alone. */
+      diff: z.boolean(),
+      pause_ms: z.number(),
+      capture_ms: z.number(),
+      dirty_bytes: z.number().int(),
+      physical_bytes: z.number().int(),
+    })
+    .nullable()
+    .default(null),
   agent_protocol: z.number().int(),
   language: z.enum(['python', 'node']).nullable(),
   /** A line in that language, harmless to evaluate again. */
@@ -41,6 +57,8 @@ export type SnapshotMeta = z.infer<typeof SnapshotMeta>;
 export function snapshotFiles(directory: string) {
   return {
     memory: `${directory}/memory.img`,
+    /** The pages in which a branch differs from `memory.img`, which it shares with the snapshot it goes back to. */
+    diff: `${directory}/memory.diff`,
     state: `${directory}/device.state`,
     base: `${directory}/base.img`,
     upper: `${directory}/upper.img`,
@@ -62,10 +80,10 @@ export async function readSnapshot(snapshots: string, tag: string): Promise<Snap
 
 /** QEMU would make a memory file that is missing, and its guest would never answer: so files are looked at first. */
 export async function checkFiles(snapshots: string, meta: SnapshotMeta): Promise<void> {
-  const { memory, state, base, upper } = snapshotFiles(`${snapshots}/${meta.tag}`);
-  for (const file of [memory, state, base, upper]) {
+  const { memory, diff, state, base, upper } = snapshotFiles(`${snapshots}/${meta.tag}`);
+  for (const file of [memory, ...(meta.branch?.diff ? [diff] : []), state, base, upper]) {
     const size = (await stat(file).catch(() => undefined))?.size ?? 0;
-    const whole = file === memory ? size === meta.machine.memoryMib * (1 << 20) : size > 0;
+    const whole = file === memory || file === diff ? size === meta.machine.memoryMib * (1 << 20) : size > 0;
     if (!whole)
       throw new ForkdError('host_unfit', `snapshot ${meta.tag} is damaged: ${file} is missing or cut short`, {
         hint: 'Remove the snapshot and create it again from its recipe.',

@@ -2,14 +2,13 @@ import { existsSync, readdirSync } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
 import { asForkdError, ForkdError, parseTag, Tag } from '@forkd/protocol';
 import { guarded, unlessAborted } from './cancel.js';
+import { compactSnapshot } from './compact.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';
 import type { Parts } from './parts.js';
+import type { Report } from './progress.js';
 import { checkFiles, readSnapshot, type SnapshotMeta } from './snapshot.js';
 import type { Sources } from './sources.js';
 import type { SnapshotRecord } from './store/records.js';
-
-/** Each holds the memory of a whole VM, and writes it to the disk. */
-const MAX_WRITERS = 4;
 
 /** Owner of what a program without tokens makes, and of what is found on disk. */
 export const LOCAL_OWNER = 'local';
@@ -20,10 +19,23 @@ export interface SnapshotView extends SnapshotRecord {
   problem?: string;
 }
 
-export interface BeginOptions extends CreateOptions {
+/** A snapshot to be made, by whatever means. */
+export interface NewSnapshot {
+  tag: string;
   owner?: string;
-  /** Whether a snapshot that could not be made is remembered with the reason, for those who did not wait. */
+  recipe: string | null;
+  /** Whether one that could not be made is remembered with the reason, for those who did not wait. */
   rememberFailure?: boolean;
+  onProgress?: Report | undefined;
+  signal?: AbortSignal | undefined;
+  /** Writes it and puts it in its place. */
+  write(signal: AbortSignal, report: Report): Promise<SnapshotMeta>;
+}
+
+/** Its tag is taken; `done` settles when it is ready or has failed. */
+export interface SnapshotInMaking {
+  record: SnapshotRecord;
+  done: Promise<SnapshotMeta>;
 }
 
 /** The snapshots of a data directory: what is on disk, with what the store says of it. */
@@ -35,6 +47,8 @@ export class Snapshots {
   constructor(
     private readonly parts: Parts,
     private readonly sources: Sources,
+    /** Each holds the memory of a whole VM, and writes it to the disk. */
+    private readonly mostWriters: number,
   ) {}
 
   /** Brings the records in line with the disk: a snapshot that was being written is whole or it has failed. */
@@ -85,42 +99,76 @@ export class Snapshots {
   }
 
   /** Takes the tag at once; `done` settles when the snapshot is ready or has failed. */
-  begin(options: BeginOptions): { record: SnapshotRecord; done: Promise<SnapshotMeta> } {
+  begin(wanted: NewSnapshot): SnapshotInMaking {
     const { store } = this.parts;
-    const tag = parseTag(options.tag);
+    const tag = parseTag(wanted.tag);
     if (this.#onDisk(tag)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
-    if (this.#writers.size >= MAX_WRITERS)
-      throw new ForkdError('overloaded', `${MAX_WRITERS} snapshots are being written already`);
+    if (this.#writers.size >= this.mostWriters)
+      throw new ForkdError('overloaded', `${this.mostWriters} snapshots are being written already`);
     const record: SnapshotRecord = {
       tag,
-      owner: options.owner ?? LOCAL_OWNER,
+      owner: wanted.owner ?? LOCAL_OWNER,
       status: 'writing',
       created_at: Math.floor(Date.now() / 1000),
-      recipe: options.recipeName,
+      recipe: wanted.recipe,
       warning: null,
     };
     store.addSnapshot(record);
-    const done = this.#write(record, options);
+    const done = this.#write(record, wanted);
     this.#writers.add(done);
     const settled = (): boolean => this.#writers.delete(done);
     done.then(settled, settled);
     return { record, done };
   }
 
-  async remove(tag: string, users: number): Promise<void> {
-    const { store, events, data } = this.parts;
-    const record = await this.get(tag);
-    if (record.status === 'writing')
+  /** How many are being written. */
+  get writing(): number {
+    return this.#writers.size;
+  }
+
+  async remove(
+    tag: string,
+    usersOf: (tag: string) => number,
+    { cascade = false, force = false }: { cascade?: boolean; force?: boolean },
+  ): Promise<void> {
+    await this.get(tag);
+    const dependents = force ? [] : descendants(tag, await this.list());
+    if (dependents.length > 0 && !cascade)
+      throw new ForkdError('state_conflict', `snapshot ${tag} is the parent of ${dependents.join(', ')}`, {
+        hint: 'Remove those too with cascade, or leave them with force: they go on working.',
+      });
+    // All or none: what is in use far down keeps the whole branch.
+    const doomed = [...dependents.reverse(), tag];
+    for (const one of doomed) await this.#mayRemove(one, usersOf(one));
+    for (const one of doomed) await this.#remove(one);
+  }
+
+  /** Written like a branch in mode full, from a VM that never runs. */
+  compact(from: string, to: string, owner: string, signal: AbortSignal): Promise<SnapshotMeta> {
+    if (from === to) throw new ForkdError('invalid_request', 'a snapshot cannot be compacted into itself');
+    const write = (aborted: AbortSignal): Promise<SnapshotMeta> =>
+      this.using(from, (snapshot) => compactSnapshot(this.parts, snapshot, to, aborted));
+    return this.begin({ tag: to, owner, recipe: null, signal, write }).done;
+  }
+
+  async #mayRemove(tag: string, users: number): Promise<void> {
+    const { status } = await this.get(tag);
+    if (status === 'writing')
       throw new ForkdError('state_conflict', `snapshot ${tag} is writing`, { details: { state: 'writing' } });
     const inUse = users + (this.#leases.get(tag) ?? 0);
     if (inUse > 0)
       throw new ForkdError('state_conflict', `snapshot ${tag} is in use by ${inUse} running sandboxes`, {
         hint: 'Kill them first.',
       });
+  }
+
+  async #remove(tag: string): Promise<void> {
+    const { store, events, data } = this.parts;
+    const { owner } = await this.get(tag);
     await this.sources.drop(tag);
     if (this.#onDisk(tag)) await this.#discard(tag);
     store.removeSnapshot(tag);
-    events.tell('deleted', { owner: record.owner, snapshot_tag: tag });
+    events.tell('deleted', { owner, snapshot_tag: tag });
     await rm(this.#trash(tag), { recursive: true, force: true });
     await rm(`${data.snapshots}/${tag}`, { recursive: true, force: true });
   }
@@ -130,36 +178,51 @@ export class Snapshots {
     await Promise.allSettled(this.#writers);
   }
 
-  async #write({ tag, owner }: SnapshotRecord, options: BeginOptions): Promise<SnapshotMeta> {
+  async #write({ tag, owner }: SnapshotRecord, wanted: NewSnapshot): Promise<SnapshotMeta> {
     const { store, events } = this.parts;
-    const signal = AbortSignal.any([this.#closing.signal, ...(options.signal ? [options.signal] : [])]);
-    const onProgress: CreateOptions['onProgress'] = (progress) => {
+    const signal = AbortSignal.any([this.#closing.signal, ...(wanted.signal ? [wanted.signal] : [])]);
+    const report: Report = (progress) => {
       const { step, detail } = progress;
       events.tell('progress', { owner, snapshot_tag: tag, message: detail ? `${step}: ${detail}` : step });
-      options.onProgress?.(progress);
+      wanted.onProgress?.(progress);
     };
-    let published = false;
     try {
-      const meta = await guarded(signal, async () => {
-        const snapshot = await createSnapshot(this.parts, { ...options, onProgress, signal });
-        published = true;
-        onProgress({ step: 'zygote', detail: 'rehearsing what every child does first' });
-        await unlessAborted(signal, this.sources.prepare(snapshot));
-        return snapshot;
-      });
+      const meta = await guarded(signal, () => wanted.write(signal, report));
       store.moveSnapshot(tag, 'ready');
-      events.tell('created', { owner, snapshot_tag: tag });
+      events.tell(meta.branch ? 'branched' : 'created', {
+        owner,
+        snapshot_tag: tag,
+        ...(meta.branch && { sandbox_id: meta.branch.sandbox }),
+      });
       return meta;
     } catch (thrown) {
-      await this.sources.drop(tag);
-      if (published) await this.#discard(tag);
       const { message } = asForkdError(thrown);
-      if (options.rememberFailure) store.moveSnapshot(tag, 'failed', { warning: message.slice(0, 4000) });
+      if (wanted.rememberFailure) store.moveSnapshot(tag, 'failed', { warning: message.slice(0, 4000) });
       else store.removeSnapshot(tag);
       events.tell('deleted', { owner, snapshot_tag: tag, message });
-      await rm(this.#trash(tag), { recursive: true, force: true });
       throw thrown;
     }
+  }
+
+  /** A new snapshot from a recipe, and the zygote of its children: without that it is not kept. */
+  create(options: CreateOptions & Pick<NewSnapshot, 'owner' | 'rememberFailure'>): SnapshotInMaking {
+    return this.begin({
+      ...options,
+      recipe: options.recipeName,
+      write: async (signal, onProgress) => {
+        const snapshot = await createSnapshot(this.parts, { ...options, onProgress, signal });
+        onProgress({ step: 'zygote', detail: 'rehearsing what every child does first' });
+        try {
+          await unlessAborted(signal, this.sources.prepare(snapshot));
+        } catch (thrown) {
+          await this.sources.drop(snapshot.tag);
+          await this.#discard(snapshot.tag);
+          await rm(this.#trash(snapshot.tag), { recursive: true, force: true });
+          throw thrown;
+        }
+        return snapshot;
+      },
+    });
   }
 
   /** One step on disk, so that it is there whole or not at all; what is left is swept at the next start. */
@@ -201,4 +264,17 @@ export class Snapshots {
       return { ...record, problem: asForkdError(thrown).message };
     }
   }
+}
+
+/** Nearest first. */
+export function descendants(tag: string, views: SnapshotView[]): string[] {
+  const children = views.filter(({ meta }) => meta?.parent === tag).map((view) => view.tag);
+  return [...children, ...children.flatMap((child) => descendants(child, views))];
+}
+
+/** The first of the line first. */
+export function ancestors(tag: string, views: SnapshotView[]): string[] {
+  const parent = views.find((view) => view.tag === tag)?.meta?.parent;
+  if (!parent || !views.some((view) => view.tag === parent)) return [];
+  return [...ancestors(parent, views), parent];
 }

@@ -13,8 +13,8 @@ export interface Source {
 }
 
 /** Children that load the files of the snapshot, each for itself: works on every engine. */
-export function savedSource({ data, engine }: Parts, snapshot: SnapshotMeta): Source {
-  const { memory, state, base, upper } = snapshotFiles(`${data.snapshots}/${snapshot.tag}`);
+export function savedSource({ data, engine }: Parts, snapshot: SnapshotMeta, running = true): Source {
+  const { memory, diff, state, base, upper } = snapshotFiles(`${data.snapshots}/${snapshot.tag}`);
   return {
     upper,
     start: (placement) =>
@@ -25,8 +25,9 @@ export function savedSource({ data, engine }: Parts, snapshot: SnapshotMeta): So
           { path: `${placement.directory}/upper.img`, readOnly: false },
         ],
         memory,
+        ...(snapshot.branch?.diff && { diff }),
         state,
-        running: true,
+        running,
         ...placement,
       }),
   };

@@ -11,17 +11,18 @@ import { limitConcurrency, limitRate } from './limits.js';
 import { describeDaemon, observeEvent, observeRequest } from './metrics.js';
 import { followOperations } from './operation.js';
 import { logRequest } from './request-log.js';
+import { branchRoutes } from './routes/branch.js';
 import { consoleRoutes } from './routes/console.js';
 import { documentRoutes } from './routes/documents.js';
 import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
-import { laterRoutes } from './routes/later.js';
 import { lineageRoutes } from './routes/lineage.js';
 import { ptyRoutes } from './routes/pty.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
 import { systemRoutes } from './routes/system.js';
+import { workspaceRoutes } from './routes/workspaces.js';
 import type { Tokens } from './tokens.js';
 import { Tracer } from './tracing.js';
 
@@ -79,6 +80,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   eventRoutes(app, controller);
   lineageRoutes(app, controller);
   documentRoutes(app, config.recipes, version);
-  laterRoutes(app);
+  branchRoutes(app, controller);
+  workspaceRoutes(app, controller);
   return app;
 }

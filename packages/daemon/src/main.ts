@@ -39,8 +39,9 @@ async function serve(): Promise<void> {
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
-  const { snapshotRoot: snapshots, state } = config;
-  await using controller = await Controller.open(config.data, engine, helper, { lasting: true, snapshots, state });
+  const { snapshotRoot: snapshots, state, branchConcurrency: writers } = config;
+  const options = { lasting: true, snapshots, state, writers };
+  await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit }, VERSION);
   const listeners = await listen(app, config);

@@ -53,6 +53,7 @@ export const ERRORS = {
     retry: 'fix-request',
     hint: 'The sandbox has ended or never existed; list the sandboxes.',
   },
+  workspace_not_found: { status: 404, retry: 'fix-request', hint: 'List the workspaces to see which names exist.' },
   file_not_found: { status: 404, retry: 'fix-request', hint: 'Check the path inside the sandbox.' },
   tag_exists: { status: 409, retry: 'fix-request', hint: 'Choose another tag or remove the existing snapshot first.' },
   state_conflict: { status: 409, retry: 'retry', hint: 'Wait for the running operation to end and try again.' },

@@ -37,4 +37,21 @@ export const MIGRATIONS: readonly string[] = [
     primary key (owner, key)
   ) strict;
   `,
+  `
+  alter table sandboxes add column branch_count integer not null default 0;
+  alter table sandboxes add column last_branch text;
+  alter table sandboxes add column env text not null default '{}';
+  create table workspaces (
+    name text primary key,
+    owner text not null,
+    source_tag text not null,
+    state_tag text,
+    status text not null,
+    sandbox_id text,
+    memory_limit_mib integer,
+    env text not null,
+    created_at integer not null,
+    last_active integer not null
+  ) strict;
+  `,
 ];

@@ -1,4 +1,4 @@
-import { SandboxId, SandboxState, SnapshotStatus, Tag } from '@forkd/protocol';
+import { SandboxId, SandboxState, SnapshotStatus, Tag, WorkspaceStatus } from '@forkd/protocol';
 import { z } from 'zod';
 
 const Json = z.string().transform((text) => JSON.parse(text) as unknown);
@@ -19,11 +19,31 @@ export const SandboxRecord = z.object({
   /** The `Idempotency-Key` of the request that made it. */
   request_key: z.string().nullable(),
   metadata: Json.pipe(z.record(z.string(), z.string())),
+  /** Given at its birth on top of the snapshot's; its branches go on with it. */
+  env: Json.pipe(z.record(z.string(), z.string())),
+  branch_count: z.number().int(),
+  /** The tag of the most recent one. */
+  last_branch: Tag.nullable(),
   memory_limit_mib: z.number().int().nullable(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
 });
 export type SandboxRecord = z.infer<typeof SandboxRecord>;
+
+/** A named sandbox that can be suspended: then it is a snapshot. */
+export const WorkspaceRecord = z.object({
+  name: Tag,
+  owner: z.string(),
+  source_tag: Tag,
+  state_tag: Tag.nullable(),
+  status: WorkspaceStatus,
+  sandbox_id: SandboxId.nullable(),
+  memory_limit_mib: z.number().int().nullable(),
+  env: Json.pipe(z.record(z.string(), z.string())),
+  created_at: z.number().int(),
+  last_active: z.number().int(),
+});
+export type WorkspaceRecord = z.infer<typeof WorkspaceRecord>;
 
 export const SnapshotRecord = z.object({
   tag: Tag,

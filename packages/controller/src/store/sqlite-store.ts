@@ -2,7 +2,7 @@ import { ForkdError, SandboxId, type SandboxState, type SnapshotStatus } from '@
 import Database from 'libsql';
 import { z } from 'zod';
 import { MIGRATIONS } from './migrations.js';
-import { KeptAnswer, SandboxRecord, SnapshotRecord } from './records.js';
+import { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
 import type { SandboxFilter, Store } from './store.js';
 
@@ -34,6 +34,10 @@ export class SqliteStore implements Store {
   changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord {
     this.#update('sandboxes', 'id', id, changes);
     return this.#known(id);
+  }
+
+  countBranch(id: string, tag: string): void {
+    this.#run('update sandboxes set branch_count = branch_count + 1, last_branch = ? where id = ?', [tag, id]);
   }
 
   sandbox(id: string): SandboxRecord | undefined {
@@ -102,6 +106,31 @@ export class SqliteStore implements Store {
 
   removeSnapshot(tag: string): void {
     this.#run('delete from snapshots where tag = ?', [tag]);
+  }
+
+  addWorkspace(record: WorkspaceRecord): void {
+    if (this.workspace(record.name))
+      throw new ForkdError('state_conflict', `workspace ${record.name} exists already`, {
+        hint: 'Choose another name, or delete it first.',
+      });
+    this.#insert('workspaces', record);
+  }
+
+  changeWorkspace(name: string, changes: Partial<WorkspaceRecord>): WorkspaceRecord {
+    this.#update('workspaces', 'name', name, changes);
+    return this.workspace(name)!;
+  }
+
+  workspace(name: string): WorkspaceRecord | undefined {
+    return this.#rows(WorkspaceRecord, 'select * from workspaces where name = ?', [name])[0];
+  }
+
+  workspaces(): WorkspaceRecord[] {
+    return this.#rows(WorkspaceRecord, 'select * from workspaces order by created_at, name', []);
+  }
+
+  removeWorkspace(name: string): void {
+    this.#run('delete from workspaces where name = ?', [name]);
   }
 
   keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer } {

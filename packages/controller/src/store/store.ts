@@ -1,5 +1,5 @@
 import type { SandboxState, SnapshotStatus } from '@forkd/protocol';
-import type { KeptAnswer, SandboxRecord, SnapshotRecord } from './records.js';
+import type { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 
 export interface SandboxFilter {
   owner?: string | undefined;
@@ -18,6 +18,7 @@ export interface Store {
   /** Moves a sandbox to a state it can be reached in, else throws `state_conflict` naming the state it is in. */
   moveSandbox(id: string, to: SandboxState, changes?: Partial<SandboxRecord>): SandboxRecord;
   changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord;
+  countBranch(id: string, tag: string): void;
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */
   sandboxes(filter?: SandboxFilter): SandboxRecord[];
@@ -33,6 +34,13 @@ export interface Store {
   snapshot(tag: string): SnapshotRecord | undefined;
   snapshots(): SnapshotRecord[];
   removeSnapshot(tag: string): void;
+
+  /** Throws `state_conflict` if there is one of this name. */
+  addWorkspace(record: WorkspaceRecord): void;
+  changeWorkspace(name: string, changes: Partial<WorkspaceRecord>): WorkspaceRecord;
+  workspace(name: string): WorkspaceRecord | undefined;
+  workspaces(): WorkspaceRecord[];
+  removeWorkspace(name: string): void;
 
   /** The answer kept under a key, after making an empty one if there is none. */
   keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer };

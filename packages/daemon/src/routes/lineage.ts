@@ -9,9 +9,11 @@ export function lineageRoutes(app: FastifyInstance, controller: Controller): voi
   serveRoute(app, ROUTES.lineage, async ({ request }): Promise<LineageNode[]> => {
     const snapshots = (await controller.snapshots()).filter((view) => mayTouch(request.caller, view));
     const sandboxes = controller.records({ owner: ownerFilter(request.caller) });
+    const names = new Set([...snapshots.map(({ tag }) => tag), ...sandboxes.map(({ id }) => id)]);
     return [
       ...snapshots.map(({ tag, owner, status, created_at, meta }) => {
-        const parent = meta?.parent ?? null;
+        // The sandbox it was taken of while that is known, else the snapshot that sandbox came from.
+        const parent = [meta?.branch?.sandbox, meta?.parent].find((name) => names.has(name ?? '')) ?? null;
         return { kind: 'snapshot' as const, name: tag, parent, state: status, created_at_unix: created_at, owner };
       }),
       ...sandboxes.map(({ id, owner, state, created_at, snapshot_tag }) => {

@@ -1,4 +1,4 @@
-import type { Controller, Sandbox, SandboxRecord } from '@forkd/controller';
+import type { Controller, Sandbox, SandboxRecord, SpawnResult } from '@forkd/controller';
 import { ForkdError, GUEST_ADDR, ROUTES, type SandboxInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { errorFields } from '../error-replies.js';
@@ -53,10 +53,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
     audited(request, { snapshot: body.snapshot_tag, sandbox: born.map(({ id }) => id) });
     if (signal.aborted && requestKey === undefined) await killAll(born);
     if (query.settle) {
-      const settled = results.map((result) =>
-        result.ok ? { sandbox: info(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
-      );
-      return reply.code(201).send({ results: settled });
+      return reply.code(201).send({ results: settledInfos(controller, results) });
     }
     // A client of forkd expects all or nothing.
     const failed = results.find((result) => !result.ok);
@@ -103,6 +100,13 @@ function labels(text: string | undefined): Record<string, string> {
   return Object.fromEntries(pairs.map((pair) => [pair![1]!, pair![2]!]));
 }
 
+/** One entry per child, in order. */
+export function settledInfos(controller: Controller, results: SpawnResult[]) {
+  return results.map((result) =>
+    result.ok ? { sandbox: info(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
+  );
+}
+
 function info(record: SandboxRecord): SandboxInfo {
   return {
     id: record.id,
@@ -112,9 +116,9 @@ function info(record: SandboxRecord): SandboxInfo {
     created_at_unix: record.created_at,
     pid: record.state === 'exited' ? null : record.pid,
     memory_limit_mib: record.memory_limit_mib,
-    has_branched: false,
+    has_branched: record.branch_count > 0,
     last_branch_memory_path: null,
-    branch_count: 0,
+    branch_count: record.branch_count,
     state: record.state,
     owner: record.owner,
     metadata: record.metadata,

@@ -308,6 +308,15 @@ export const ROUTES = {
     body: sandboxes.BranchRequest,
     replies: { 201: snapshots.SnapshotInfo, 202: snapshots.SnapshotInfo },
   },
+  fork: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/fork',
+    summary: 'Branch a running sandbox and spawn n children of it; each is reported separately',
+    creates: true,
+    params: IdParams,
+    body: sandboxes.ForkRequest,
+    replies: { 201: z.object({ snapshot: snapshots.SnapshotInfo, ...sandboxes.SpawnResults.shape }) },
+  },
   listWorkspaces: {
     method: 'GET',
     path: '/v1/workspaces',

@@ -173,3 +173,16 @@ export const BranchRequest = z.strictObject({
   wait: z.boolean().default(true),
   parent_tag: Tag.optional(),
 });
+export type BranchRequest = z.infer<typeof BranchRequest>;
+
+/** Branch and spawn in one call: the children go on from where the sandbox stands. */
+export const ForkRequest = z.strictObject({
+  n: whole(1, 1000).default(1),
+  /** Of the snapshot in between. */
+  tag: Tag.optional(),
+  memory_limit_mib: whole(16, 1 << 20).nullish(),
+  ttl_secs: whole(1, 31_536_000).optional(),
+  metadata: Metadata.default({}),
+  env: Environment.default({}),
+});
+export type ForkRequest = z.infer<typeof ForkRequest>;

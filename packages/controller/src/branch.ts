@@ -1,0 +1,92 @@
+import { link, rm } from 'node:fs/promises';
+import type { Twin } from '@forkd/engine';
+import { type Captured, Scope } from '@forkd/host';
+import { checkSpace, makeDraft, publish } from './draft.js';
+import type { Parts } from './parts.js';
+import type { Sandbox } from './sandbox.js';
+import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
+
+/** Beside the pages that differ: the writable disk as far as it holds data, and the device state. */
+const SPARE_MIB = 32;
+
+/**
+ * How the memory is taken. `live`: the VM stands still only while its process is forked, and the pages are read from the
+ * frozen twin afterwards. `diff`: they are read while it stands still. `full`: all of its memory is.
+ */
+export type BranchMode = 'live' | 'diff' | 'full';
+
+export interface BranchOptions {
+  tag: string;
+  mode: BranchMode;
+  /** In mode full: takes the time of a diff as well, and throws it away. */
+  measureDiff?: boolean;
+  /** Called as soon as the sandbox runs again. */
+  onResumed?: (pauseMs: number) => void;
+  signal: AbortSignal;
+}
+
+/** Saves a sandbox as it is at one instant, under a new tag. Whatever happens, the sandbox goes on. */
+export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: BranchOptions): Promise<SnapshotMeta> {
+  const { data, helper } = parts;
+  const { tag, mode, signal } = options;
+  const { snapshot: parent, vm } = sandbox;
+  await checkSpace(data.own, SPARE_MIB + (mode === 'full' ? parent.machine.memoryMib : 0));
+  await using scope = new Scope();
+  const draft = await makeDraft(data, tag, scope);
+  const from = snapshotFiles(`${data.snapshots}/${parent.tag}`);
+  const to = snapshotFiles(draft);
+  await link(from.base, to.base);
+  // One inode for all generations: their sandboxes share its pages, and it stays as long as any of them.
+  if (mode !== 'full') await link(from.memory, to.memory);
+  signal.throwIfAborted();
+
+  let captureMs = 0;
+  const timed = async <T>(work: Promise<T>): Promise<T> => {
+    const since = performance.now();
+    const result = await work;
+    captureMs = performance.now() - since;
+    return result;
+  };
+  const memory = async (): Promise<Twin | Captured> => {
+    if (mode === 'live') return scope.own(await vm.freeze(to.state));
+    if (mode === 'diff') return timed(vm.capture(to.state, to.diff));
+    if (options.measureDiff) {
+      await timed(vm.capture(to.state, to.diff));
+      await Promise.all([rm(to.diff), rm(to.state)]);
+    }
+    return vm.capture(to.state, to.memory, { full: true });
+  };
+  const { pauseMs, value: taken } = await vm.guarded(
+    async () => {
+      // The disk is copied by another thread of the helper than the one that looks after the memory.
+      const [pages] = await Promise.all([memory(), helper.cloneFile(`${data.own}/${sandbox.id}/upper.img`, to.upper)]);
+      return pages;
+    },
+    { signal },
+  );
+  options.onResumed?.(pauseMs);
+  const captured = 'capture' in taken ? await timed(taken.capture(to.diff, signal)) : taken;
+
+  const meta: SnapshotMeta = {
+    ...parent,
+    tag,
+    created_at_unix: Math.floor(Date.now() / 1000),
+    env: { ...parent.env, ...parts.store.sandbox(sandbox.id)?.env },
+    parent: parent.tag,
+    compacted: null,
+    // What was harmless to evaluate in the parent may not be in the middle of its work.
+    rehearsal: null,
+    branch: {
+      sandbox: sandbox.id,
+      mode,
+      diff: mode !== 'full',
+      pause_ms: pauseMs,
+      capture_ms: captureMs,
+      dirty_bytes: captured.dirtyBytes,
+      physical_bytes: captured.physicalBytes,
+    },
+  };
+  signal.throwIfAborted();
+  await publish(data, draft, meta);
+  return meta;
+}

@@ -1,0 +1,144 @@
+import { ForkdError } from '@forkd/protocol';
+import type { Parts } from './parts.js';
+import type { Sandboxes } from './sandboxes.js';
+import type { Snapshots } from './snapshots.js';
+import type { WorkspaceRecord } from './store/records.js';
+
+export interface NewWorkspace {
+  name: string;
+  snapshotTag: string;
+  owner: string;
+  memoryLimitMib?: number | null | undefined;
+  env?: Record<string, string>;
+}
+
+/** Named sandboxes that can be put away and taken out again with all they had in mind. */
+export class Workspaces {
+  /** Those something is being done to: one thing at a time. */
+  readonly #busy = new Set<string>();
+
+  constructor(
+    private readonly parts: Parts,
+    private readonly sandboxes: Sandboxes,
+    private readonly snapshots: Snapshots,
+  ) {}
+
+  /** One whose sandbox was lost with the host has its last saved state, if it has one. */
+  reconcile(): void {
+    const { store } = this.parts;
+    for (const { name, status, sandbox_id } of store.workspaces())
+      if (status === 'running' && store.sandbox(sandbox_id ?? '')?.state !== 'running')
+        store.changeWorkspace(name, { status: 'stale', sandbox_id: null });
+  }
+
+  get(name: string): WorkspaceRecord {
+    this.reconcile();
+    const record = this.parts.store.workspace(name);
+    if (!record) throw new ForkdError('workspace_not_found', `there is no workspace ${JSON.stringify(name)}`);
+    return record;
+  }
+
+  list(): WorkspaceRecord[] {
+    this.reconcile();
+    return this.parts.store.workspaces();
+  }
+
+  create({ name, snapshotTag, owner, memoryLimitMib = null, env = {} }: NewWorkspace): Promise<WorkspaceRecord> {
+    return this.#alone(name, async () => {
+      const { store } = this.parts;
+      const at = now();
+      store.addWorkspace({
+        name,
+        owner,
+        source_tag: snapshotTag,
+        state_tag: null,
+        status: 'stale',
+        sandbox_id: null,
+        memory_limit_mib: memoryLimitMib,
+        env,
+        created_at: at,
+        last_active: at,
+      });
+      try {
+        return await this.#start(name, snapshotTag);
+      } catch (thrown) {
+        store.removeWorkspace(name);
+        throw thrown;
+      }
+    });
+  }
+
+  /** The state before is kept until the new one is whole. */
+  suspend(name: string): Promise<WorkspaceRecord> {
+    return this.#alone(name, async () => {
+      const { store } = this.parts;
+      const { status, sandbox_id, state_tag, owner } = this.get(name);
+      if (status !== 'running' || sandbox_id === null) throw conflict(name, status, 'running');
+      const tag = `ws-${name.slice(0, 40)}-${Date.now().toString(36)}`;
+      await this.sandboxes.branch(sandbox_id, { tag, mode: 'live', owner }).done;
+      const record = store.changeWorkspace(name, {
+        status: 'suspended',
+        sandbox_id: null,
+        state_tag: tag,
+        last_active: now(),
+      });
+      await this.sandboxes.kill(sandbox_id);
+      if (state_tag !== null) await this.#forget(state_tag);
+      return record;
+    });
+  }
+
+  resume(name: string): Promise<WorkspaceRecord> {
+    return this.#alone(name, async () => {
+      const { status, state_tag } = this.get(name);
+      if (status === 'running' || state_tag === null) throw conflict(name, status, 'suspended');
+      return this.#start(name, state_tag);
+    });
+  }
+
+  delete(name: string): Promise<void> {
+    return this.#alone(name, async () => {
+      const { sandbox_id, state_tag } = this.get(name);
+      if (sandbox_id !== null) await this.sandboxes.kill(sandbox_id);
+      if (state_tag !== null) await this.#forget(state_tag);
+      this.parts.store.removeWorkspace(name);
+    });
+  }
+
+  async #start(name: string, tag: string): Promise<WorkspaceRecord> {
+    const { owner, memory_limit_mib: memoryLimitMib, env } = this.get(name);
+    const metadata = { workspace: name };
+    const [result] = await this.sandboxes.spawn({ tag, n: 1, owner, memoryLimitMib, env, metadata });
+    if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
+    const sandbox_id = result.sandbox.id;
+    return this.parts.store.changeWorkspace(name, { status: 'running', sandbox_id, last_active: now() });
+  }
+
+  /** One that somebody else has spawned from, or removed, is theirs. */
+  async #forget(tag: string): Promise<void> {
+    const users = (of: string): number => this.sandboxes.all().filter(({ snapshot }) => snapshot.tag === of).length;
+    await this.snapshots.remove(tag, users, { force: true }).catch(() => {});
+  }
+
+  async #alone<T>(name: string, work: () => Promise<T>): Promise<T> {
+    if (this.#busy.has(name))
+      throw new ForkdError('state_conflict', `workspace ${name} is being changed by another request`);
+    this.#busy.add(name);
+    try {
+      return await work();
+    } finally {
+      this.#busy.delete(name);
+    }
+  }
+}
+
+function conflict(name: string, status: string, needed: string): ForkdError {
+  return new ForkdError('state_conflict', `workspace ${name} is ${status}, not ${needed}`, {
+    details: { state: status },
+    hint: needed === 'running' ? 'Resume it first.' : 'Only a suspended workspace can be resumed.',
+  });
+}
+
+function now(): number {
+  return Math.floor(Date.now() / 1000);
+}

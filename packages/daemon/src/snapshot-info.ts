@@ -1,0 +1,32 @@
+import type { Controller, SnapshotView } from '@forkd/controller';
+import type { SnapshotInfo } from '@forkd/protocol';
+
+/** A snapshot as the API shows it. */
+export function snapshotInfo({ data }: Controller, { meta, problem, ...record }: SnapshotView): SnapshotInfo {
+  const branch = meta?.branch;
+  const origin = branch?.sandbox ?? (meta?.compacted ? `compact:${meta.compacted}` : undefined);
+  return {
+    tag: record.tag,
+    dir: `${data.snapshots}/${record.tag}`,
+    created_at_unix: record.created_at,
+    ...(origin !== undefined && { branched_from: origin }),
+    ...(branch && {
+      pause_ms: Math.round(branch.pause_ms * 10) / 10,
+      diff_ms: Math.round(branch.capture_ms * 10) / 10,
+      diff_physical_bytes: branch.physical_bytes,
+      diff_logical_bytes: branch.dirty_bytes,
+    }),
+    status: problem === undefined ? record.status : 'failed',
+    bootable: meta !== undefined,
+    owner: record.owner,
+    ...(record.recipe !== null && { recipe: record.recipe }),
+    ...(problem !== undefined && { warning: `snapshot is not bootable: ${problem}` }),
+    ...(record.warning !== null && { warning: record.warning }),
+    ...(meta && {
+      engine: meta.engine.kind,
+      accel: meta.machine.accel,
+      vcpus: meta.machine.vcpus,
+      memory_mib: meta.machine.memoryMib,
+    }),
+  };
+}
