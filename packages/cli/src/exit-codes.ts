@@ -15,7 +15,6 @@ export const EXIT_CODES = {
   route_not_found: 1,
   method_not_allowed: 1,
   unsupported_media_type: 1,
-  not_implemented: 1,
   recipe_invalid: 1,
   recipe_not_found: 3,
   snapshot_not_found: 3,

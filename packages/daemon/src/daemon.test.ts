@@ -109,7 +109,7 @@ describe('without a VM', () => {
     ['an unknown route', 'GET', '/v1/nothing', undefined, 404, 'route_not_found'],
     ['a wrong method', 'DELETE', '/v1/snapshots', undefined, 405, 'method_not_allowed'],
     ['an unknown recipe', 'POST', '/v1/snapshots', { tag: 'a', recipe: 'absent' }, 404, 'recipe_not_found'],
-    ['a branch', 'POST', '/v1/sandboxes/sb-00000000000000000000/branch', {}, 501, 'not_implemented'],
+    ['a branch', 'POST', '/v1/sandboxes/sb-00000000000000000000/branch', {}, 404, 'sandbox_not_found'],
     ['cascade and force', 'DELETE', '/v1/snapshots/a?cascade=true&force=true', undefined, 400, 'invalid_request'],
   ])('%s is answered with the one error shape', async (_, method, path, body, status, code) => {
     const reply = await call(method, path, body);

@@ -40,7 +40,6 @@ export const ERRORS = {
     hint: 'Leave the header Expect out, or send "100-continue".',
   },
   headers_too_large: { status: 431, retry: 'fix-request', hint: 'Send a shorter URL, and fewer or shorter headers.' },
-  not_implemented: { status: 501, retry: 'give-up', hint: 'This version of forkd does not have it yet.' },
   recipe_invalid: {
     status: 400,
     retry: 'fix-request',

@@ -93,7 +93,7 @@ it('carries the error of the daemon: code, hint, request id', async () => {
     hint: expect.stringMatching(/./),
     details: { request_id: expect.stringMatching(/./) },
   });
-  await expect(client.workspaces.list()).rejects.toMatchObject({ code: 'not_implemented' });
+  expect(await client.workspaces.list()).toEqual([]);
   await expect(new Forkd({ ...daemon, token: 'x'.repeat(20) }).version()).rejects.toMatchObject({
     code: 'unauthenticated',
   });
