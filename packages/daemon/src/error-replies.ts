@@ -62,9 +62,10 @@ function translate(thrown: FastifyError): ForkdError {
   return asForkdError(thrown);
 }
 
-/** What a guest refused is about paths in the guest, which the caller has named. */
-function told({ message, details }: ForkdError): string {
-  return details.guest_code === undefined ? withoutPaths(message) : message;
+/** Paths of a URL, and paths in a guest that it refused, are those the caller has named. */
+function told({ message, details, code }: ForkdError): string {
+  const named = details.guest_code !== undefined || code === 'route_not_found' || code === 'method_not_allowed';
+  return named ? message : withoutPaths(message);
 }
 
 function withoutPaths(message: string): string {
