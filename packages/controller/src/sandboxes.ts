@@ -8,6 +8,7 @@ import type { Parts } from './parts.js';
 import { type Keeper, Sandbox } from './sandbox.js';
 import { checkFiles, checkHost, type SnapshotMeta } from './snapshot.js';
 import { LOCAL_OWNER, type SnapshotInMaking, type Snapshots } from './snapshots.js';
+import type { Source } from './source.js';
 import type { Sources } from './sources.js';
 import { Journal } from './store/journal.js';
 import type { SandboxRecord } from './store/records.js';
@@ -87,17 +88,27 @@ export class Sandboxes implements Keeper {
   }
 
   async #spawn(snapshot: SnapshotMeta, options: SpawnOptions & { signal: AbortSignal }): Promise<SpawnResult[]> {
-    const { n, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
     const { engine, data, store } = this.parts;
     await checkHost(snapshot, engine);
     await checkFiles(data.snapshots, snapshot);
-    const source = await this.sources.for(snapshot, n, signal);
-    const records = Array.from({ length: n }, () => recordOf(snapshot, options));
-    signal.throwIfAborted();
-    store.addSandboxes(records);
-    const births = await inParallel(n, width, async (index) => {
+    return this.sources.using(snapshot, options.n, options.signal, (source) => {
+      const records = Array.from({ length: options.n }, () => recordOf(snapshot, options));
+      options.signal.throwIfAborted();
+      store.addSandboxes(records);
+      return this.#start(records, snapshot, source, options);
+    });
+  }
+
+  async #start(
+    records: SandboxRecord[],
+    snapshot: SnapshotMeta,
+    source: Source,
+    options: SpawnOptions & { signal: AbortSignal },
+  ): Promise<SpawnResult[]> {
+    const { n: count, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
+    const births = await inParallel(count, width, async (index) => {
       const { id, owner, memory_limit_mib: memoryLimitMib } = records[index]!;
-      const place = { index, count: n, memoryLimitMib, cgroups };
+      const place = { index, count, memoryLimitMib, cgroups };
       const birth = { id, owner, snapshot, source, env, ...place, keeper: this, signal };
       const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
       // Not waited for here: while the record of one is being written the next one starts.

@@ -7,9 +7,20 @@ import { Zygote } from './zygote.js';
 /** Preparing a zygote costs about as much as restoring two children without one. */
 const WORTH_A_ZYGOTE = 3;
 
+/** Each is a VM that stands still with all it has written. Those that were not used for longest make room. */
+const MOST_ZYGOTES = 8;
+
+interface Kept {
+  ready: Promise<Zygote | undefined>;
+  stop: AbortController;
+  /** Spawns that fork from it at this moment. */
+  users: number;
+}
+
 /** Chooses where children come from, and keeps the zygotes. */
 export class Sources {
-  readonly #zygotes = new Map<string, { ready: Promise<Zygote | undefined>; stop: AbortController }>();
+  /** The one that was used last comes last. */
+  readonly #zygotes = new Map<string, Kept>();
 
   constructor(private readonly parts: Parts) {}
 
@@ -20,14 +31,41 @@ export class Sources {
     return (await unlessAborted(signal, Promise.resolve(zygote))) ?? savedSource(this.parts, snapshot);
   }
 
+  /** As `for`; while the work goes on, the source stays. */
+  async using<T>(
+    snapshot: SnapshotMeta,
+    children: number,
+    signal: AbortSignal,
+    work: (source: Source) => Promise<T>,
+  ): Promise<T> {
+    const source = await this.for(snapshot, children, signal);
+    const kept = this.#zygotes.get(snapshot.tag);
+    if (!kept) return work(source);
+    kept.users++;
+    this.#zygotes.delete(snapshot.tag);
+    this.#zygotes.set(snapshot.tag, kept);
+    try {
+      return await work(source);
+    } finally {
+      kept.users--;
+      this.#makeRoom();
+    }
+  }
+
+  #makeRoom(): void {
+    const idle = [...this.#zygotes].filter(([, { users }]) => users === 0).map(([tag]) => tag);
+    for (const tag of idle.slice(0, Math.max(0, this.#zygotes.size - MOST_ZYGOTES))) void this.drop(tag);
+  }
+
   /** Shared by all who ask at the same time; ends early only when it is dropped. */
   prepare(snapshot: SnapshotMeta): Promise<Zygote | undefined> {
     const { tag } = snapshot;
     const known = this.#zygotes.get(tag);
     if (known) return known.ready;
     const stop = new AbortController();
-    const zygote = { ready: Zygote.prepare(this.parts, snapshot, stop.signal), stop };
+    const zygote = { ready: Zygote.prepare(this.parts, snapshot, stop.signal), stop, users: 0 };
     this.#zygotes.set(tag, zygote);
+    this.#makeRoom();
     // One that failed or died is made again by the next spawn.
     const forget = (): boolean => this.#zygotes.get(tag) === zygote && this.#zygotes.delete(tag);
     zygote.ready.then((made) => made?.exited.then(forget), forget);
