@@ -13,11 +13,11 @@ import type {
 } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
-import { z } from 'zod';
 import { SOCKETS } from './arguments.js';
 import { connectUnix } from './connect.js';
 import { ConsoleLog } from './console-log.js';
-import { Qmp } from './qmp.js';
+import { Control } from './control.js';
+import { Pauses } from './pauses.js';
 import { twinOf } from './twin.js';
 
 /** Enough for QEMU's threads, disks and sockets; a VMM that wants more is not ours any more. */
@@ -31,18 +31,11 @@ const LAST_WORDS = 6_000;
 /** The exit of a VMM may be known before the last of its console has been read. */
 const LAST_WORDS_MS = 200;
 
-/** What the helper says to a VM that a program leaves behind in a guarded pause. */
-const GO_ON = ['qmp_capabilities', 'cont'].map((execute) => JSON.stringify({ execute }));
-const GUARD_TIMEOUT_MS = 60_000;
-const GO_ON_ATTEMPTS = 3;
-
 /** How often what is in flight to a paused guest may change its devices before it counts as a fault. */
 const INSTANT_ATTEMPTS = 5;
 
 /** A diff is loaded within a few milliseconds. */
 const LOADED_POLL_MS = 1;
-
-const Status = z.object({ status: z.string(), running: z.boolean() });
 
 export interface Launch {
   /** Whether its memory and its state are all in the process, so that the process can be copied. */
@@ -72,8 +65,8 @@ export class QemuVm implements Vm {
   #memory: string;
   #directory: string;
   #console = new ConsoleLog();
-  #qmp: Promise<Qmp> | undefined;
-  #turns: Promise<unknown> = Promise.resolve();
+  #control: Control;
+  #pauses: Pauses;
 
   static async launch(helper: HostHelper, launch: Launch): Promise<QemuVm> {
     const { directory, argv, tied, cgroups, open, diff } = launch;
@@ -114,6 +107,8 @@ export class QemuVm implements Vm {
     this.#process = process;
     this.#memory = memory;
     this.#directory = directory;
+    this.#control = new Control(`${directory}/qmp.sock`);
+    this.#pauses = new Pauses(helper, process, this.#control);
     if (forkable) this.fork = (placement) => this.#fork(placement);
     this.exited = process.exited.then(async (exit) => ({ ...exit, lastWords: await this.#lastWords() }));
   }
@@ -135,26 +130,15 @@ export class QemuVm implements Vm {
   }
 
   async pause(): Promise<void> {
-    await this.#inTurn(() => this.#execute('stop'));
+    await this.#alive(this.#pauses.pause());
   }
 
   async resume(): Promise<void> {
-    await this.#inTurn(() => this.#execute('cont'));
+    await this.#alive(this.#pauses.resume());
   }
 
   guarded<T>(work: () => Promise<T>, options: GuardOptions = {}): Promise<Guarded<T>> {
-    const limit = AbortSignal.timeout(options.timeoutMs ?? GUARD_TIMEOUT_MS);
-    const signal = AbortSignal.any(options.signal ? [options.signal, limit] : [limit]);
-    return this.#inTurn(async () => {
-      signal.throwIfAborted();
-      if (!(await this.#status()).running) return { value: await unlessAborted(work(), signal), pauseMs: 0 };
-      await this.#helper.guard(this.#process, `${this.#directory}/qmp.sock`, GO_ON);
-      try {
-        return await this.#paused(work, signal);
-      } finally {
-        await this.#helper.unguard(this.#process).catch(() => {});
-      }
-    });
+    return this.#explained(this.#pauses.guarded(work, options));
   }
 
   freeze(state: string): Promise<Twin> {
@@ -174,7 +158,7 @@ export class QemuVm implements Vm {
   async save(state: string): Promise<void> {
     // Unlike a migration this writes devices and CPUs only: guest RAM already is a file.
     // `live: false` keeps the disks in its hands: it may go on afterwards, or be saved again.
-    await this.#execute('xen-save-devices-state', { filename: state, live: false });
+    await this.#alive(this.#control.execute('xen-save-devices-state', { filename: state, live: false }));
   }
 
   async stop(): Promise<void> {
@@ -188,10 +172,7 @@ export class QemuVm implements Vm {
 
   leave(): void {
     this.#console.close();
-    void this.#qmp?.then(
-      (qmp) => qmp.close(),
-      () => {},
-    );
+    this.#control.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -199,7 +180,7 @@ export class QemuVm implements Vm {
   }
 
   async #fork({ directory, tied, cgroups = [] }: ForkPlacement): Promise<QemuVm> {
-    await this.#explained(this.#control());
+    await this.#explained(this.#control.connected());
     await writeFile(`${directory}/vmm.log`, '', { mode: 0o600 });
     const forking = this.#helper.forkVmm(this.#process, {
       from: this.#directory,
@@ -216,38 +197,11 @@ export class QemuVm implements Vm {
   /** Puts a diff over the memory of a VM that waits for its devices, then loads those. */
   async #load(diff: string): Promise<void> {
     // It answers when it has made its machine, and with it the RAM.
-    await this.#status();
+    await this.#alive(this.#control.connected());
     await this.#alive(this.#helper.inject(this.#process, this.#memory, diff));
-    await this.#execute('migrate-incoming', { uri: `fd:${this.#process.fds.state}` });
-    while ((await this.#status()).status === 'inmigrate')
+    await this.#alive(this.#control.execute('migrate-incoming', { uri: `fd:${this.#process.fds.state}` }));
+    while ((await this.#alive(this.#control.status())).status === 'inmigrate')
       await new Promise((resolve) => setTimeout(resolve, LOADED_POLL_MS));
-  }
-
-  async #paused<T>(work: () => Promise<T>, signal: AbortSignal): Promise<Guarded<T>> {
-    const since = performance.now();
-    try {
-      const working = this.#execute('stop').then(() => {
-        signal.throwIfAborted();
-        return work();
-      });
-      const value = await unlessAborted(working, signal);
-      await this.#goOn();
-      return { value, pauseMs: performance.now() - since };
-    } catch (failure) {
-      await this.#goOn();
-      throw failure;
-    }
-  }
-
-  /** A control connection that failed is made anew. */
-  async #goOn(): Promise<void> {
-    for (let attempt = 1; ; attempt++) {
-      try {
-        return void (await this.#execute('cont'));
-      } catch (failure) {
-        if (attempt === GO_ON_ATTEMPTS) throw failure;
-      }
-    }
   }
 
   /**
@@ -276,33 +230,6 @@ export class QemuVm implements Vm {
     }
   }
 
-  /** Those who pause or resume it wait for each other. */
-  #inTurn<T>(work: () => Promise<T>): Promise<T> {
-    const result = this.#turns.then(work);
-    this.#turns = result.catch(() => {});
-    return result;
-  }
-
-  /** Connected on first use: most children live and die without a single control command. */
-  #control(): Promise<Qmp> {
-    if (this.#qmp !== undefined) return this.#qmp;
-    const connecting = Qmp.connect(`${this.#directory}/qmp.sock`);
-    const forget = (): void => {
-      if (this.#qmp === connecting) this.#qmp = undefined;
-    };
-    connecting.then((qmp) => qmp.closed).then(forget, forget);
-    this.#qmp = connecting;
-    return connecting;
-  }
-
-  async #status(): Promise<z.infer<typeof Status>> {
-    return Status.parse(await this.#execute('query-status'));
-  }
-
-  #execute(command: string, args: Record<string, unknown> = {}): Promise<unknown> {
-    return this.#alive(this.#control().then((qmp) => qmp.execute(command, args)));
-  }
-
   /** A call that cannot end because the VMM is gone fails with what the VMM said last. */
   #alive<T>(call: Promise<T>): Promise<T> {
     return Promise.race([this.#explained(call), this.#gone()]);
@@ -313,6 +240,8 @@ export class QemuVm implements Vm {
     try {
       return await call;
     } catch (error) {
+      // Any other refusal is not about its end; a paused VM should not wait for nothing.
+      if (error instanceof ForkdError && error.code !== 'vmm_exited') throw error;
       await Promise.race([this.#gone(), new Promise((resolve) => setTimeout(resolve, 200))]);
       throw error;
     }
@@ -335,18 +264,4 @@ export class QemuVm implements Vm {
 async function same(a: string, b: string): Promise<boolean> {
   const [first, second] = await Promise.all([readFile(a), readFile(b)]);
   return first.equals(second);
-}
-
-/** Does not wait any longer once the signal says so; what becomes of the work is then nobody's concern. */
-async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  let stop: () => void = () => {};
-  const aborted = new Promise<never>((_, reject) => {
-    stop = () => reject(signal.reason);
-    signal.addEventListener('abort', stop, { once: true });
-  });
-  try {
-    return await Promise.race([work, aborted]);
-  } finally {
-    signal.removeEventListener('abort', stop);
-  }
 }

@@ -1,10 +1,9 @@
-import { execFileSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { fileURLToPath } from 'node:url';
 import { beforeAll, describe, expect, it } from 'vitest';
+import { branching } from './branch-contract.js';
 import type { Accel, Disk, Engine, Vm } from './engine.js';
 import { forking } from './fork-contract.js';
-import { eventually, guestCounter } from './guest-counter.js';
+import { buildCounter, eventually, guestCounter } from './guest-counter.js';
 import { workshop } from './workshop.js';
 
 export interface ContractSubject {
@@ -14,8 +13,10 @@ export interface ContractSubject {
   linux: () => Promise<{ kernel: string; initramfs: string }>;
 }
 
-const PAYLOAD = fileURLToPath(new URL('../payload', import.meta.url));
 const HTTP2_PREFACE = Buffer.from('PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u0004\0\0\0\0\0', 'latin1');
+
+/** Twenty frames that ask for an answer each. */
+const HTTP2_PINGS = Buffer.concat(Array(20).fill(Buffer.from([0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8])));
 
 /** What every engine must do. A driver's test file calls this once; the cases are the same for all. */
 export function engineContract(name: string, subject: ContractSubject): void {
@@ -44,18 +45,14 @@ function bareMetal(subject: ContractSubject, accel: Accel): void {
   const shop = workshop(subject.engine(), accel);
   const machine = { vcpus: 1, memoryMib: 64 };
   const payload = `${shop.root}/counter.elf`;
-  beforeAll(() => {
-    execFileSync('cc', ['-m32', '-c', `${PAYLOAD}/counter.S`, '-o', `${shop.root}/counter.o`]);
-    const link = ['-m', 'elf_i386', '--no-warn-rwx-segments', '-T', `${PAYLOAD}/counter.ld`];
-    execFileSync('ld', [...link, `${shop.root}/counter.o`, '-o', payload]);
-  });
+  beforeAll(() => void buildCounter(shop.root));
   const needs = (skip: (note: string) => void): void => {
     if (accel === 'kvm' && !existsSync('/dev/kvm')) skip('/dev/kvm is absent');
   };
 
   /** Boots, lets it count, saves; the count at the moment of the save. */
-  const saved = async (at: string, disks: Disk[] = []): Promise<number> => {
-    const parent = await shop.boot(payload, machine, undefined, at, disks);
+  const saved = async (at: string, disks: Disk[] = [], of = machine): Promise<number> => {
+    const parent = await shop.boot(payload, of, undefined, at, disks);
     await eventually(() => expect(guestCounter(parent.pid)).toBeGreaterThan(1000));
     await parent.pause();
     await parent.save(`${at}/device.state`);
@@ -112,6 +109,7 @@ function bareMetal(subject: ContractSubject, accel: Accel): void {
   });
 
   describe('fork', () => forking(shop, accel, { machine, saved, needs }));
+  describe('branch', () => branching(shop, accel, { machine, saved, needs }));
 }
 
 function linux(subject: ContractSubject, accel: Accel): void {
@@ -139,6 +137,37 @@ function linux(subject: ContractSubject, accel: Accel): void {
       await answers(children[0]!);
     });
   }
+
+  it('a branch taken while the channel is busy is of one instant: its children answer', async ({ skip }) => {
+    const reason = await unusable();
+    if (reason) skip(reason);
+    const { kernel, initramfs } = await subject.linux();
+    const machine = { vcpus: 2, memoryMib: 192 };
+    const at = shop.directory();
+    const parent = await shop.boot(kernel, machine, initramfs, at);
+    await answers(parent);
+    await parent.pause();
+    await parent.save(`${at}/device.state`);
+    await parent.stop();
+    const source = await shop.restore(at, machine);
+    const channel = await source.channel();
+    let heard = 0;
+    channel.on('error', () => {}).on('data', (chunk) => (heard += chunk.length));
+    channel.write(HTTP2_PREFACE);
+    const flood = setInterval(() => channel.write(HTTP2_PINGS), 1);
+    for (let time = 0; time < 5; time++) {
+      await eventually(() => expect(heard).toBeGreaterThan(HTTP2_PINGS.length));
+      const place = shop.directory();
+      const { value: twin } = await source.guarded(() => source.freeze(`${place}/device.state`));
+      await twin.capture(`${place}/memory.diff`);
+      await twin[Symbol.asyncDispose]();
+      heard = 0;
+      const branch = { diff: `${place}/memory.diff`, state: `${place}/device.state` };
+      await answers(await shop.restore(at, machine, branch));
+    }
+    clearInterval(flood);
+    channel.destroy();
+  });
 
   it('a wrong machine is refused before anything starts', async () => {
     const { kernel } = await subject.linux();
