@@ -5,7 +5,11 @@ use std::cell::Cell;
 use std::io::{Error, ErrorKind};
 
 /// Stops for these are how the tracer learns the id of a process or thread the tracee makes.
-const OPTIONS: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEVFORK;
+const MAKES: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEVFORK;
+/// With the last one a stop at a system call bears no real signal: if the tracer dies during it, the tracee is sent none.
+/// For the same reason nothing is single-stepped: a tracee that loses its tracer would go on stepping, and die of the first trap.
+const OPTIONS: i32 = MAKES | libc::PTRACE_O_TRACESYSGOOD;
+const AT_SYSCALL: i32 = libc::SIGTRAP | 0x80;
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
@@ -88,7 +92,7 @@ impl Tracee {
         [registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8] = arguments;
         registers.r9 = 0;
         let mut made = None;
-        let result = self.step(registers, &mut made);
+        let result = self.run_call(registers, &mut made);
         if let (Err(_), Some(id)) = (&result, made) {
             // SAFETY: traced and not collected, it keeps its id. Nobody else knows of it.
             unsafe { libc::kill(id, libc::SIGKILL) };
@@ -97,10 +101,11 @@ impl Tracee {
         Ok((result?, made))
     }
 
-    fn step(&self, mut registers: libc::user_regs_struct, made: &mut Option<i32>) -> Result<i64, Error> {
+    fn run_call(&self, mut registers: libc::user_regs_struct, made: &mut Option<i32>) -> Result<i64, Error> {
         self.set_registers(&registers)?;
+        let mut entered = false;
         loop {
-            trace(libc::PTRACE_SINGLESTEP, self.tid, 0, 0)?;
+            trace(libc::PTRACE_SYSCALL, self.tid, 0, 0)?;
             let status = wait(self.tid)?;
             let event = status >> 16;
             if event == libc::PTRACE_EVENT_FORK
@@ -110,10 +115,10 @@ impl Tracee {
                 let mut message = 0usize;
                 trace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &mut message as *mut _ as usize)?;
                 *made = Some(message as i32);
-            } else if libc::WSTOPSIG(status) == libc::SIGTRAP {
-                break;
-            } else {
+            } else if libc::WSTOPSIG(status) != AT_SYSCALL {
                 return Err(Error::new(ErrorKind::Interrupted, "a signal arrived during an injected system call"));
+            } else if std::mem::replace(&mut entered, true) {
+                break;
             }
         }
         trace(libc::PTRACE_GETREGS, self.tid, 0, &mut registers as *mut _ as usize)?;
@@ -154,7 +159,7 @@ impl Tracee {
                 trace(libc::PTRACE_GETEVENTMSG, self.tid, 0, &mut copy as *mut _ as usize)?;
                 return Ok(copy as i32);
             }
-            if libc::WSTOPSIG(status) != libc::SIGTRAP {
+            if libc::WSTOPSIG(status) != AT_SYSCALL {
                 return Err(Error::new(ErrorKind::Interrupted, "a signal arrived during an injected fork"));
             }
             trace(libc::PTRACE_GETREGS, self.tid, 0, &mut registers as *mut _ as usize)?;
