@@ -3,7 +3,7 @@
 use crate::process;
 use crate::protocol::Guard;
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Error, Write};
+use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ pub type Guards = HashMap<(i32, u64), Guard>;
 
 /// For all of it: whoever waits for the helper to end waits for this too.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Far more than a greeting or an answer.
+const MAX_ANSWER: u64 = 64 << 10;
 
 /// Speaks for all guards at the same time.
 pub fn speak(guards: &Guards) {
@@ -46,7 +48,7 @@ fn next(answers: &mut BufReader<UnixStream>, deadline: Instant) -> Result<String
     let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     answers.get_ref().set_read_timeout(Some(left))?;
     let mut line = String::new();
-    match answers.read_line(&mut line)? {
+    match answers.by_ref().take(MAX_ANSWER).read_line(&mut line)? {
         0 => Err(Error::from_raw_os_error(libc::ECONNRESET)),
         _ => Ok(line),
     }

@@ -17,6 +17,7 @@ import { SOCKETS } from './arguments.js';
 import { connectUnix } from './connect.js';
 import { ConsoleLog } from './console-log.js';
 import { Control } from './control.js';
+import { sameInstant } from './device-state.js';
 import { Pauses } from './pauses.js';
 import { twinOf } from './twin.js';
 
@@ -215,7 +216,7 @@ export class QemuVm implements Vm {
       for (let attempt = 1; attempt <= INSTANT_ATTEMPTS; attempt++) {
         const taken = await this.#explained(take());
         const still = await this.save(after)
-          .then(() => same(state, after))
+          .then(() => sameInstant(state, after))
           .catch(async (failure) => {
             await discard(taken);
             throw failure;
@@ -258,10 +259,4 @@ export class QemuVm implements Vm {
     const log = await readFile(`${this.#directory}/vmm.log`, 'utf8').catch(() => '');
     return `${log.slice(-LAST_WORDS)}${this.#console.text().slice(-LAST_WORDS)}`.trim();
   }
-}
-
-/** Whether two files have the same content. */
-async function same(a: string, b: string): Promise<boolean> {
-  const [first, second] = await Promise.all([readFile(a), readFile(b)]);
-  return first.equals(second);
 }

@@ -54,9 +54,9 @@ export function branching(shop: Workshop, accel: Accel, { machine, saved, needs 
   const child = (root: string, { diff, state }: { diff: string; state: string }, running = false, of = machine) =>
     shop.restore(root, of, { diff, state, running });
 
-  const mountSmall = (): string => {
+  const mounted = (options: string): string => {
     const path = shop.directory();
-    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'forkd-test', path]);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', options, 'forkd-test', path]);
     mounts.push(path);
     return path;
   };
@@ -133,6 +133,21 @@ export function branching(shop: Workshop, accel: Accel, { machine, saved, needs 
     expect(after.captured.dirtyBytes).toBe(before.captured.dirtyBytes + 5 * PAGE);
     expect(after.captured.writtenBytes).toBe(before.captured.writtenBytes + PAGE);
     expect(peekGuest((await child(root, after)).pid, MIB, PAGE).equals(Buffer.alloc(PAGE))).toBe(true);
+  });
+
+  it('what lies beside a page is right also where files are kept in large blocks', async ({ skip }) => {
+    needs(skip);
+    const { vm, root } = await source();
+    // The first page of the guest's program is the image's, the second is not.
+    pokeGuest(vm.pid, MIB + PAGE, Buffer.alloc(PAGE, 5));
+    const { twin, state, count } = await frozen(vm);
+    const diff = `${mounted('size=64m,huge=always')}/memory.diff`;
+    await twin.capture(diff);
+    await twin[Symbol.asyncDispose]();
+    const copy = await child(root, { diff, state });
+    expect(peekGuest(copy.pid, MIB, PAGE).equals(peekGuest(vm.pid, MIB, PAGE))).toBe(true);
+    await copy.resume();
+    await runsOn(copy, count);
   });
 
   for (const vcpus of [2, 4])
@@ -226,7 +241,7 @@ export function branching(shop: Workshop, accel: Accel, { machine, saved, needs 
     needs(skip);
     const { vm } = await source();
     pokeGuest(vm.pid, FREE, randomBytes(4 * MIB));
-    const small = mountSmall();
+    const small = mounted('size=1m');
     const { twin } = await frozen(vm);
     await expect(twin.capture(`${small}/diff`)).rejects.toMatchObject({ code: 'disk_full' });
     await twin[Symbol.asyncDispose]();
