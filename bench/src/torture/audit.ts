@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { processesUsing } from '@forkd/controller';
-import type { SandboxInfo, SnapshotInfo } from '@forkd/protocol';
+import type { SandboxInfo, SnapshotInfo, WorkspaceInfo } from '@forkd/protocol';
 import type { DaemonProcess } from './daemon-process.js';
 import { call, type Promised } from './load.js';
 
@@ -9,6 +9,7 @@ export interface Findings {
   unusable_tags: string[];
   lost_sandboxes: string[];
   leaked_files: string[];
+  lost_work: string[];
 }
 
 /** Compares what a daemon that has just started says with what was promised, what runs and what is on disk. */
@@ -17,10 +18,15 @@ export async function audit(daemon: DaemonProcess, data: string, promised: Promi
   const snapshots = (await call(daemon, 'GET', '/v1/snapshots')).json as SnapshotInfo[];
   // Before anything is spawned: the daemon has nothing running but what it lists.
   const processes = orphans(data, daemon, sandboxes);
-  const files = leakedFiles(data, sandboxes, snapshots);
+  const workspaces = (await call(daemon, 'GET', '/v1/workspaces')).json as WorkspaceInfo[];
+  const files = [...leakedFiles(data, sandboxes, snapshots), ...strays(workspaces, sandboxes, snapshots)];
   const lost = await lostSandboxes(daemon, sandboxes, promised);
   const unusable = await unusableTags(daemon, snapshots, promised);
-  return { orphans: processes, unusable_tags: unusable, lost_sandboxes: lost, leaked_files: files };
+  const work = await lostWork(daemon, workspaces, promised);
+  return {
+    ...{ orphans: processes, unusable_tags: unusable, lost_sandboxes: lost },
+    ...{ leaked_files: files, lost_work: work },
+  };
 }
 
 function orphans(data: string, daemon: DaemonProcess, sandboxes: SandboxInfo[]): string[] {
@@ -41,16 +47,48 @@ function leakedFiles(data: string, sandboxes: SandboxInfo[], snapshots: Snapshot
   return [...directories, ...saved, ...sockets];
 }
 
+/** A sandbox or a saved state that was made for a workspace which does not know it. */
+function strays(workspaces: WorkspaceInfo[], sandboxes: SandboxInfo[], snapshots: SnapshotInfo[]): string[] {
+  const ids = new Set(workspaces.map(({ live_sandbox_id }) => live_sandbox_id));
+  const tags = new Set(workspaces.map(({ current_state_tag }) => current_state_tag));
+  return [
+    ...sandboxes
+      .filter(({ id, metadata }) => metadata?.workspace && !ids.has(id))
+      .map(({ id }) => `${id} of a workspace`),
+    ...snapshots
+      .filter(({ tag, status }) => tag.startsWith('ws-') && status === 'ready' && !tags.has(tag))
+      .map(({ tag }) => tag),
+  ];
+}
+
+/** A workspace that was promised goes on from what it wrote down last, or from later. */
+async function lostWork(daemon: DaemonProcess, workspaces: WorkspaceInfo[], promised: Promised): Promise<string[]> {
+  const lost = [...promised.workspaces.keys()].filter((name) => !workspaces.some((one) => one.name === name));
+  for (const { name, live_sandbox_id } of workspaces) {
+    const number = promised.workspaces.get(name) ?? 0;
+    const [method, path] = live_sandbox_id ? ['GET', ''] : ['POST', '/resume'];
+    const { json: workspace } = await call(daemon, method, `/v1/workspaces/${name}${path}`);
+    const id = (workspace as WorkspaceInfo).live_sandbox_id;
+    const args = ['sh', '-c', 'cat /root/number || echo 0'];
+    const { json } = await call(daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args });
+    const found = Number((json as { stdout?: string }).stdout);
+    if (!(found >= number)) lost.push(`${name} is at ${found}, not ${number}: ${JSON.stringify({ workspace, json })}`);
+    // Also one whose maker was not told of it is there for good.
+    promised.workspaces.set(name, found);
+  }
+  return lost;
+}
+
 /** One that was promised must be there, and be itself. */
 async function lostSandboxes(daemon: DaemonProcess, sandboxes: SandboxInfo[], promised: Promised): Promise<string[]> {
   const there = new Set(sandboxes.map(({ id }) => id));
   const lost = [...promised.sandboxes].filter((id) => !there.has(id));
-  for (const { id } of sandboxes) {
+  for (const { id, metadata } of sandboxes) {
     const { status, json } = await call(daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args: ['hostname'] });
     const name = (json as { stdout?: string }).stdout?.trim();
     if (status !== 200 || name !== id) lost.push(`${id}: ${status} ${JSON.stringify(json).slice(0, 300)}`);
     // Also those nobody was told of are there for good: a client finds them in the list.
-    else promised.sandboxes.add(id);
+    else if (!metadata?.workspace) promised.sandboxes.add(id);
   }
   return lost;
 }
@@ -58,7 +96,7 @@ async function lostSandboxes(daemon: DaemonProcess, sandboxes: SandboxInfo[], pr
 /** One that was promised must be ready, none may be in the writing, and whatever is ready must give a child. */
 async function unusableTags(daemon: DaemonProcess, snapshots: SnapshotInfo[], promised: Promised): Promise<string[]> {
   const ready = new Set(snapshots.filter(({ status }) => status === 'ready').map(({ tag }) => tag));
-  const unusable = ['base', ...promised.tags].filter((tag) => !ready.has(tag));
+  const unusable = ['base', ...promised.tags, ...promised.branches].filter((tag) => !ready.has(tag));
   for (const { tag, status } of snapshots)
     if (status === 'writing') unusable.push(`${tag} is still being written`);
     else if (status === 'failed') await call(daemon, 'DELETE', `/v1/snapshots/${tag}`);
@@ -67,7 +105,9 @@ async function unusableTags(daemon: DaemonProcess, snapshots: SnapshotInfo[], pr
     if (spawned.status === 201)
       for (const { id } of spawned.json as SandboxInfo[]) await call(daemon, 'DELETE', `/v1/sandboxes/${id}`);
     else unusable.push(`${tag}: ${JSON.stringify(spawned.json).slice(0, 300)}`);
-    if (tag !== 'base') promised.tags.add(tag);
+    if (tag === 'base') continue;
+    if (tag.startsWith('b')) promised.branches.add(tag);
+    else if (!tag.startsWith('ws-')) promised.tags.add(tag);
   }
   return unusable;
 }

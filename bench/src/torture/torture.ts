@@ -9,8 +9,8 @@ import { DaemonProcess } from './daemon-process.js';
 import { call, Load, Promised } from './load.js';
 
 /**
- * Kills the daemon, its helper or both N times at random moments while callers create, spawn, exec and delete, starts it
- * again, and looks for whatever was lost or left. The last line is the count of each.
+ * Kills the daemon, its helper or both N times at random moments while callers create, spawn, exec, branch, fork, suspend,
+ * resume and delete, starts it again, and looks for whatever was lost or left. The last line is the count of each.
  */
 const { values } = parseArgs({
   options: { n: { type: 'string', default: '50' }, seconds: { type: 'string', default: '8' } },
@@ -18,7 +18,7 @@ const { values } = parseArgs({
 const kills = Number(values.n);
 const data = mkdtempSync(`${tmpdir()}/forkd-torture-`);
 const recipes = `${data}/recipes`;
-const found: Findings = { orphans: [], unusable_tags: [], lost_sandboxes: [], leaked_files: [] };
+const found: Findings = { orphans: [], unusable_tags: [], lost_sandboxes: [], leaked_files: [], lost_work: [] };
 
 prepare();
 const daemon = new DaemonProcess(data, recipes);
@@ -52,17 +52,20 @@ async function killOnce(round: number): Promise<void> {
     found[kind].push(...list);
     for (const one of list) console.error(`  ${kind}: ${one}`);
   }
-  const { spawned, execs, killed, created, removed } = load.done;
+  const done = Object.entries(load.done).map(([what, count]) => `${count} ${what}`);
+  const tags = 1 + promised.tags.size + promised.branches.size;
   console.error(
-    `${round}/${kills} killed ${victims.join(' and ')}: ${spawned} spawned, ${execs} execs, ${killed} killed, ${created} created, ` +
-      `${removed} removed; up again in ${restartMs} ms with ${promised.sandboxes.size} sandboxes, ${promised.tags.size + 1} tags`,
+    `${round}/${kills} killed ${victims.join(' and ')}: ${done.join(', ')}; ` +
+      `up again in ${restartMs} ms with ${promised.sandboxes.size} sandboxes, ${tags} tags`,
   );
 }
 
 /** Everything is taken down in order; then nothing at all may be left. */
 async function finish(): Promise<void> {
+  for (const name of promised.workspaces.keys()) expect(await call(daemon, 'DELETE', `/v1/workspaces/${name}`), 204);
   for (const id of promised.sandboxes) expect(await call(daemon, 'DELETE', `/v1/sandboxes/${id}`), 204);
-  for (const tag of ['base', ...promised.tags]) expect(await call(daemon, 'DELETE', `/v1/snapshots/${tag}`), 204);
+  for (const tag of [...promised.branches, ...promised.tags, 'base'])
+    expect(await call(daemon, 'DELETE', `/v1/snapshots/${tag}?force=true`), 204);
   if ((await daemon.stop()) !== 0) found.orphans.push('the daemon did not end in order');
   const left = leaks(data);
   found.orphans.push(...left.processes.map(String));

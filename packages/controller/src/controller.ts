@@ -184,5 +184,6 @@ export class Controller implements AsyncDisposable {
     this.#snapshots.reconcile();
     if (!this.data.lasting) return;
     for (const sandbox of await recover(this.#parts, this.#sandboxes)) this.#sandboxes.own(sandbox);
+    await this.workspaces.recover();
   }
 }

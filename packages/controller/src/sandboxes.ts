@@ -24,6 +24,8 @@ const REMEMBER_SECS = 3_600;
 export interface SpawnOptions {
   tag: string;
   n: number;
+  /** Chosen by those who must know them before they exist. */
+  ids?: string[];
   owner?: string;
   env?: Record<string, string>;
   metadata?: Record<string, string>;
@@ -92,7 +94,7 @@ export class Sandboxes implements Keeper {
     await checkHost(snapshot, engine);
     await checkFiles(data.snapshots, snapshot);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
-      const records = Array.from({ length: options.n }, () => recordOf(snapshot, options));
+      const records = Array.from({ length: options.n }, (_, index) => recordOf(snapshot, options, index));
       options.signal.throwIfAborted();
       store.addSandboxes(records);
       return this.#start(records, snapshot, source, options);
@@ -318,9 +320,9 @@ function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot
   return { sandbox_id: id, snapshot_tag: snapshot.tag, owner };
 }
 
-function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions): SandboxRecord {
+function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
   return {
-    id: newSandboxId(),
+    id: options.ids?.[index] ?? newSandboxId(),
     snapshot_tag: tag,
     owner: options.owner ?? LOCAL_OWNER,
     state: 'starting',

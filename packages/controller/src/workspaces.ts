@@ -1,4 +1,4 @@
-import { ForkdError } from '@forkd/protocol';
+import { ForkdError, newSandboxId } from '@forkd/protocol';
 import type { Parts } from './parts.js';
 import type { Sandboxes } from './sandboxes.js';
 import type { Snapshots } from './snapshots.js';
@@ -23,23 +23,35 @@ export class Workspaces {
     private readonly snapshots: Snapshots,
   ) {}
 
-  /** One whose sandbox was lost with the host has its last saved state, if it has one. */
-  reconcile(): void {
+  /** After a program that ended at any point: what is not a workspace's yet, or not any more, is nobody's. */
+  async recover(): Promise<void> {
+    const { store } = this.parts;
+    for (const { name, status, sandbox_id, state_tag, spare_tag } of this.list()) {
+      if (spare_tag !== null) await this.#forget(name, spare_tag);
+      if (status === 'running' || sandbox_id === null) continue;
+      if (store.sandbox(sandbox_id)) await this.sandboxes.kill(sandbox_id);
+      if (status === 'stale' && state_tag === null) store.removeWorkspace(name);
+      else store.changeWorkspace(name, { sandbox_id: null });
+    }
+  }
+
+  /** One whose sandbox was lost has its last saved state, if it has one. */
+  #reconcile(): void {
     const { store } = this.parts;
     for (const { name, status, sandbox_id } of store.workspaces())
-      if (status === 'running' && store.sandbox(sandbox_id ?? '')?.state !== 'running')
+      if (status === 'running' && !['running', 'paused'].includes(store.sandbox(sandbox_id ?? '')?.state ?? ''))
         store.changeWorkspace(name, { status: 'stale', sandbox_id: null });
   }
 
   get(name: string): WorkspaceRecord {
-    this.reconcile();
+    this.#reconcile();
     const record = this.parts.store.workspace(name);
     if (!record) throw new ForkdError('workspace_not_found', `there is no workspace ${JSON.stringify(name)}`);
     return record;
   }
 
   list(): WorkspaceRecord[] {
-    this.reconcile();
+    this.#reconcile();
     return this.parts.store.workspaces();
   }
 
@@ -52,6 +64,7 @@ export class Workspaces {
         owner,
         source_tag: snapshotTag,
         state_tag: null,
+        spare_tag: null,
         status: 'stale',
         sandbox_id: null,
         memory_limit_mib: memoryLimitMib,
@@ -75,16 +88,18 @@ export class Workspaces {
       const { status, sandbox_id, state_tag, owner } = this.get(name);
       if (status !== 'running' || sandbox_id === null) throw conflict(name, status, 'running');
       const tag = `ws-${name.slice(0, 40)}-${Date.now().toString(36)}`;
-      await this.sandboxes.branch(sandbox_id, { tag, mode: 'live', owner }).done;
-      const record = store.changeWorkspace(name, {
-        status: 'suspended',
-        sandbox_id: null,
-        state_tag: tag,
-        last_active: now(),
-      });
+      store.changeWorkspace(name, { spare_tag: tag });
+      try {
+        await this.sandboxes.branch(sandbox_id, { tag, mode: 'live', owner }).done;
+      } catch (thrown) {
+        store.changeWorkspace(name, { spare_tag: null });
+        throw thrown;
+      }
+      const saved = { state_tag: tag, spare_tag: state_tag, last_active: now() } as const;
+      store.changeWorkspace(name, { status: 'suspended', ...saved });
       await this.sandboxes.kill(sandbox_id);
-      if (state_tag !== null) await this.#forget(state_tag);
-      return record;
+      if (state_tag !== null) await this.#forget(name, state_tag);
+      return store.changeWorkspace(name, { sandbox_id: null });
     });
   }
 
@@ -100,24 +115,33 @@ export class Workspaces {
     return this.#alone(name, async () => {
       const { sandbox_id, state_tag } = this.get(name);
       if (sandbox_id !== null) await this.sandboxes.kill(sandbox_id);
-      if (state_tag !== null) await this.#forget(state_tag);
+      if (state_tag !== null) await this.#forget(name, state_tag);
       this.parts.store.removeWorkspace(name);
     });
   }
 
   async #start(name: string, tag: string): Promise<WorkspaceRecord> {
     const { owner, memory_limit_mib: memoryLimitMib, env } = this.get(name);
+    const { store } = this.parts;
+    const sandbox_id = newSandboxId();
+    store.changeWorkspace(name, { sandbox_id });
+    const ids = [sandbox_id];
     const metadata = { workspace: name };
-    const [result] = await this.sandboxes.spawn({ tag, n: 1, owner, memoryLimitMib, env, metadata });
-    if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
-    const sandbox_id = result.sandbox.id;
-    return this.parts.store.changeWorkspace(name, { status: 'running', sandbox_id, last_active: now() });
+    try {
+      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, metadata });
+      if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
+    } catch (thrown) {
+      store.changeWorkspace(name, { sandbox_id: null });
+      throw thrown;
+    }
+    return store.changeWorkspace(name, { status: 'running', last_active: now() });
   }
 
   /** One that somebody else has spawned from, or removed, is theirs. */
-  async #forget(tag: string): Promise<void> {
+  async #forget(name: string, tag: string): Promise<void> {
     const users = (of: string): number => this.sandboxes.all().filter(({ snapshot }) => snapshot.tag === of).length;
     await this.snapshots.remove(tag, users, { force: true }).catch(() => {});
+    this.parts.store.changeWorkspace(name, { spare_tag: null });
   }
 
   async #alone<T>(name: string, work: () => Promise<T>): Promise<T> {

@@ -6,6 +6,9 @@ import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { leaks, NO_LEAKS } from '@forkd/controller';
+import type { SandboxInfo } from '@forkd/protocol';
+import { expect } from 'vitest';
 
 const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
 const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
@@ -86,6 +89,36 @@ export class TestDaemon implements AsyncDisposable {
 
   call(path: string, options: CallOptions = {}): Promise<Answer> {
     return call(options.socketPath ? 'http://localhost' : this.url, path, options);
+  }
+
+  say(method: string, path: string, body?: object): Promise<Answer> {
+    return this.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
+  }
+
+  async spawn(tag: string, more = {}): Promise<string> {
+    const { status, body } = await this.say('POST', '/v1/sandboxes', { snapshot_tag: tag, ...more });
+    expect(status, JSON.stringify(body)).toBe(201);
+    return (body as SandboxInfo[])[0]!.id;
+  }
+
+  /** What a command prints that ends well. */
+  async shell(id: string, command: string, stdin = ''): Promise<string> {
+    const { body } = await this.say('POST', `/v1/sandboxes/${id}/exec`, { args: ['sh', '-c', command], stdin });
+    expect(body.exit_code, JSON.stringify(body)).toBe(0);
+    return body.stdout.trim();
+  }
+
+  async killAll(): Promise<void> {
+    for (const { id } of (await this.say('GET', '/v1/sandboxes')).body) await this.say('DELETE', `/v1/sandboxes/${id}`);
+  }
+
+  /** Ends what runs, then the daemon: nothing may be left. */
+  async stop(): Promise<void> {
+    await this.killAll();
+    this.signal('SIGTERM');
+    expect(await this.ended()).toBe(0);
+    expect(leaks(this.root)).toEqual(NO_LEAKS);
+    await this[Symbol.asyncDispose]();
   }
 
   /** Sends bytes as they are, and gives everything that comes back until the connection closes. */

@@ -54,4 +54,5 @@ export const MIGRATIONS: readonly string[] = [
     last_active integer not null
   ) strict;
   `,
+  'alter table workspaces add column spare_tag text;',
 ];

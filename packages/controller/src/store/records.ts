@@ -36,7 +36,10 @@ export const WorkspaceRecord = z.object({
   owner: z.string(),
   source_tag: Tag,
   state_tag: Tag.nullable(),
+  /** A saved state that is not its state yet, or not any more: after a crash it is removed. */
+  spare_tag: Tag.nullable(),
   status: WorkspaceStatus,
+  /** Unless it is running, a sandbox that is about to be its own, or not any more: after a crash it is ended. */
   sandbox_id: SandboxId.nullable(),
   memory_limit_mib: z.number().int().nullable(),
   env: Json.pipe(z.record(z.string(), z.string())),

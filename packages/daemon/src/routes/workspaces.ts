@@ -52,7 +52,7 @@ function info(record: WorkspaceRecord): WorkspaceInfo {
     source_snapshot_tag: record.source_tag,
     ...(record.state_tag !== null && { current_state_tag: record.state_tag }),
     status: record.status,
-    ...(record.sandbox_id !== null && { live_sandbox_id: record.sandbox_id }),
+    ...(record.status === 'running' && { live_sandbox_id: record.sandbox_id! }),
     created_at_unix: record.created_at,
     last_active_unix: record.last_active,
     owner: record.owner,
