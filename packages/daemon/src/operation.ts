@@ -1,4 +1,4 @@
-import { type ErrorCode, type Route, SandboxId, Tag } from '@forkd/protocol';
+import { type ErrorCode, ForkdError, type Route, SandboxId, Tag } from '@forkd/protocol';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { peerOf } from './peer.js';
 
@@ -15,6 +15,9 @@ declare module 'fastify' {
     operations: Set<Operation>;
   }
 }
+
+/** Made once: it is the reason of every request that is over, and nobody looks where it came from. */
+const OVER = new ForkdError('cancelled', 'the client is gone, or has been answered');
 
 /** What a request was about: from its path, and what its handler adds with `audited`. */
 export interface Subjects {
@@ -63,7 +66,7 @@ export class Operation {
   }
 
   abort(): void {
-    this.#gone.abort();
+    this.#gone.abort(OVER);
   }
 
   end(): void {
