@@ -4,10 +4,13 @@ N ?= 100
 RECIPE ?= python-numpy
 export FORKD_DATA ?= $(CURDIR)/.forkd
 
-.PHONY: demo test check bench-fanout bench-rest torture build clean
+.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch torture build clean
 
 demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
+
+demo-branch: build ## an agent at work is branched into three, each gets another hint
+	@node bench/dist/branch-demo.js
 
 test: check ## everything CI runs
 	@scripts/setup tests
@@ -24,6 +27,10 @@ bench-fanout: build ## spawn N children and compare with the bare engine, runc, 
 
 bench-rest: build ## what the daemon adds to the round trip, to a spawn and to memory; last line is JSON
 	@node bench/dist/rest.js --n $(N) --recipe $(RECIPE)
+
+bench-branch: N = 10
+bench-branch: build ## branch running sandboxes in every mode, N times each: how long they stood still, what it stored; last line is JSON
+	@node bench/dist/branch.js --n $(N) --recipe $(RECIPE)
 
 torture: N = 50
 torture: build ## kill -9 the daemon N times under load, look for whatever was lost or left; last line is JSON
