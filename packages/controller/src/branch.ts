@@ -59,7 +59,13 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   const { pauseMs, value: taken } = await vm.guarded(
     async () => {
       // The disk is copied by another thread of the helper than the one that looks after the memory.
-      const [pages] = await Promise.all([memory(), helper.cloneFile(`${data.own}/${sandbox.id}/upper.img`, to.upper)]);
+      const disk = helper.cloneFile(`${data.own}/${sandbox.id}/upper.img`, to.upper);
+      const pages = memory();
+      const settled = Promise.allSettled([disk, pages]);
+      // When nobody waits any longer, both may still be writing to the draft.
+      scope.add(() => settled);
+      await settled;
+      await disk;
       return pages;
     },
     { signal },

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from 'node:child_process';
+import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { type IncomingHttpHeaders, type RequestOptions, request } from 'node:http';
 import { request as tlsRequest } from 'node:https';
@@ -53,6 +53,12 @@ export class TestDaemon implements AsyncDisposable {
     const env = { PATH: process.env.PATH, HOME: process.env.HOME };
     const child = spawn(process.execPath, [MAIN, '--bind', '127.0.0.1:0', '--data', root, ...args], { env });
     return new TestDaemon(root, child);
+  }
+
+  /** Of the host helper it has started. */
+  get helper(): number {
+    const { pid } = this.process;
+    return Number(readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8').split(' ')[0]);
   }
 
   get log(): string {
@@ -139,12 +145,15 @@ export class TestDaemon implements AsyncDisposable {
     const giveUp = setTimeout(() => this.signal('SIGKILL'), 10_000);
     await this.#ended;
     clearTimeout(giveUp);
+    if (readFileSync('/proc/self/mounts', 'utf8').includes(` ${this.root} `)) execFileSync('umount', [this.root]);
     rmSync(this.root, { recursive: true, force: true });
   }
 }
 
-export function temporaryData(): string {
+/** `size`: on a disk of its own that is no larger. */
+export function temporaryData(size?: string): string {
   const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
+  if (size) execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'forkd-test', root]);
   mkdirSync(IMAGES, { recursive: true });
   symlinkSync(IMAGES, `${root}/images`);
   return root;

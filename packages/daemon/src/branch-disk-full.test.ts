@@ -1,0 +1,80 @@
+import { execFileSync } from 'node:child_process';
+import { existsSync, readdirSync, rmSync, statfsSync } from 'node:fs';
+import { setImmediate as turn } from 'node:timers/promises';
+import { processesUsing } from '@forkd/controller';
+import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
+import { plainRecipes, TestDaemon, temporaryData } from './testing.js';
+
+let daemon: TestDaemon;
+let source: string;
+let processes: number[];
+
+beforeAll(async () => {
+  const root = temporaryData('900m');
+  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
+  expect((await daemon.say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+  source = await daemon.spawn('plain');
+  // More than what is left is to be written; nothing of the guest's own is.
+  await daemon.shell(source, 'head -c 45M /dev/urandom > /dev/shm/big; sync');
+  processes = processesUsing(root);
+});
+
+afterEach(async () => {
+  rmSync(`${daemon.root}/filler`, { force: true });
+  expect(await daemon.shell(source, 'hostname')).toBe(source);
+  expect(processesUsing(daemon.root)).toEqual(processes);
+  expect(readdirSync(`${daemon.root}/run/daemon`).filter((name) => name.startsWith('snapshot-'))).toEqual([]);
+  expect(readdirSync(`${daemon.root}/snapshots`)).toEqual(['plain']);
+});
+
+afterAll(() => daemon.stop());
+
+it.each(['live', 'diff'])('mode %s: a disk with too little room is full half-way', async (mode) => {
+  fill(36);
+  const { status, body } = await branch({ tag: 'no-room', mode });
+  expect([status, body.code, body.error]).toEqual([507, 'disk_full', expect.stringMatching(/full|space/)]);
+  expect((await daemon.say('GET', '/v1/snapshots/no-room')).status).toBe(404);
+});
+
+it('mode full: what does not fit is not begun; what somebody else fills meanwhile is full half-way', async () => {
+  fill(140);
+  const refused = await branch({ tag: 'no-room', mode: 'full' });
+  expect([refused.status, refused.body.error]).toEqual([507, expect.stringMatching(/needs \d+ MiB, \d+ MiB are free/)]);
+  rmSync(`${daemon.root}/filler`);
+  const branching = branch({ tag: 'no-room', mode: 'full' });
+  while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room/memory.img`)) await turn();
+  fill(0);
+  const { status, body } = await branching;
+  expect([status, body.code]).toEqual([507, 'disk_full']);
+  expect((await daemon.say('GET', '/v1/snapshots/no-room')).status).toBe(404);
+});
+
+it('those who do not wait find the tag failed, and why', async () => {
+  fill(36);
+  expect((await branch({ tag: 'no-room', wait: false })).status).toBe(202);
+  let info = { status: 'writing', warning: '' };
+  while (info.status === 'writing') info = (await daemon.say('GET', '/v1/snapshots/no-room')).body;
+  expect(info).toMatchObject({ status: 'failed', bootable: false, warning: expect.stringMatching(/full|space/) });
+  const spawned = await daemon.say('POST', '/v1/sandboxes', { snapshot_tag: 'no-room' });
+  expect([spawned.status, spawned.body.details]).toEqual([409, expect.objectContaining({ state: 'failed' })]);
+  expect((await daemon.say('DELETE', '/v1/snapshots/no-room')).status).toBe(204);
+});
+
+it('with room again it is branched as if nothing had been', async () => {
+  expect((await branch({ tag: 'room' })).status).toBe(201);
+  const child = await daemon.spawn('room');
+  const sums = await Promise.all([source, child].map((id) => daemon.shell(id, 'sha256sum /dev/shm/big')));
+  expect(sums[1]).toBe(sums[0]);
+  await daemon.say('DELETE', `/v1/sandboxes/${child}`);
+  expect((await daemon.say('DELETE', '/v1/snapshots/room')).status).toBe(204);
+});
+
+function branch(body: object) {
+  return daemon.say('POST', `/v1/sandboxes/${source}/branch`, body);
+}
+
+/** All of the disk but so many MiB. */
+function fill(leave: number): void {
+  const { bavail, bsize } = statfsSync(daemon.root);
+  execFileSync('fallocate', ['-l', `${bavail * bsize - (leave << 20)}`, `${daemon.root}/filler`]);
+}
