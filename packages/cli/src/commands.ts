@@ -27,6 +27,7 @@ import { snapshotCompact } from './commands/snapshot-compact.js';
 import { snapshotDiff } from './commands/snapshot-diff.js';
 import { snapshotInfo } from './commands/snapshot-info.js';
 import { spawn } from './commands/spawn.js';
+import { stop } from './commands/stop.js';
 import { version } from './commands/version.js';
 import { where } from './commands/where.js';
 import { workspaces } from './commands/workspace.js';
@@ -36,5 +37,5 @@ export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
   ...[snapshot, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
   ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, cp, serialConsole, ...workspaces],
-  ...[serve, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
+  ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

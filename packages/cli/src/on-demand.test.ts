@@ -40,6 +40,14 @@ it('a daemon is started when none runs; of several at once one stays, and it out
   expect((await forkd(['logs'], { env })).stdout).toContain('listening');
 });
 
+it('stop ends it, and says so when there is none', async () => {
+  expect((await forkd(['ls'], { env })).code).toBe(0);
+  const [pid] = daemons();
+  expect(JSON.parse((await forkd(['stop', '--json'], { env })).stdout)).toEqual({ stopped: true, pid });
+  expect(daemons()).toEqual([]);
+  expect(JSON.parse((await forkd(['stop', '--json'], { env })).stdout)).toEqual({ stopped: false, pid: null });
+});
+
 it('one that was killed is replaced by the next command', async () => {
   expect((await forkd(['ls'], { env })).code).toBe(0);
   for (const pid of daemons()) process.kill(pid, 'SIGKILL');

@@ -6,7 +6,7 @@ import { serveRoute } from '../serve-route.js';
 
 export function systemRoutes(app: FastifyInstance, controller: Controller, version: string): void {
   serveRoute(app, ROUTES.health, () => ({ ok: true }));
-  serveRoute(app, ROUTES.version, () => ({ version, api: 'v1' }));
+  serveRoute(app, ROUTES.version, () => ({ version, api: 'v1', pid: process.pid }));
   serveRoute(app, ROUTES.metrics, async ({ reply }) => {
     metrics.snapshots.set((await controller.snapshots()).length);
     metrics.sandboxes.set(controller.sandboxes().length);

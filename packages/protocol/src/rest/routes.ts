@@ -46,7 +46,7 @@ export const ROUTES = {
     method: 'GET',
     path: '/version',
     summary: 'Version of the daemon and of the API',
-    replies: { 200: z.object({ version: z.string(), api: z.literal('v1') }) },
+    replies: { 200: z.object({ version: z.string(), api: z.literal('v1'), pid: z.number().int().optional() }) },
   },
   metrics: {
     method: 'GET',
