@@ -71,10 +71,10 @@ impl Writer {
                 Ok(())
             })?;
         }
-        self.to.sync_all()?;
-        if !full && self.fill_blocks()? {
-            self.to.sync_all()?;
+        if !full {
+            self.fill_blocks()?;
         }
+        self.to.sync_all()?;
         Ok(Reply::Captured {
             dirty_bytes: self.dirty,
             written_bytes: self.written.iter().map(|(start, end)| end - start).sum(),
@@ -94,12 +94,11 @@ impl Writer {
 
     /// Where the file system keeps data in blocks larger than a page, what lies beside a page is no hole. There the result must
     /// say what the image says.
-    fn fill_blocks(&self) -> Result<bool, Error> {
-        let beside = without(&copy::extents(&self.to)?, &self.written);
-        for (start, end) in &beside {
-            copy::copy_range(&self.image, &self.to, *start, *end)?;
+    fn fill_blocks(&self) -> Result<(), Error> {
+        for (start, end) in without(&copy::extents(&self.to)?, &self.written) {
+            copy::copy_range(&self.image, &self.to, start, end)?;
         }
-        Ok(!beside.is_empty())
+        Ok(())
     }
 }
 
