@@ -4,7 +4,7 @@ N ?= 100
 RECIPE ?= python-numpy
 export FORKD_DATA ?= $(CURDIR)/.forkd
 
-.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch torture build clean
+.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch torture torture-branch build clean
 
 demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
@@ -35,6 +35,11 @@ bench-branch: build ## branch running sandboxes in every mode, N times each: how
 torture: N = 50
 torture: build ## kill -9 the daemon N times under load, look for whatever was lost or left; last line is JSON
 	@node bench/dist/torture/torture.js --n $(N)
+
+torture-branch: CYCLES = 200
+torture-branch: build ## branch a guest that writes memory and files CYCLES times, with one and with two CPUs; compare all of it
+	@scripts/setup tests
+	@CYCLES=$(CYCLES) node_modules/.bin/vitest run packages/daemon/src/branch-consistency.test.ts
 
 build: ## install what is missing, compile both languages
 	@scripts/setup

@@ -96,6 +96,11 @@ export class Controller implements AsyncDisposable {
     return this.#snapshots.writing;
   }
 
+  /** Settles when none is being written any more, and every sandbox that stood still for it goes on. */
+  abandonWriters(): Promise<void> {
+    return this.#snapshots.close();
+  }
+
   /** One that children can be made of. */
   snapshot(tag: string): Promise<SnapshotMeta> {
     return this.#snapshots.ready(tag);

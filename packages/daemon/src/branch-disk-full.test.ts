@@ -1,5 +1,5 @@
-import { execFileSync } from 'node:child_process';
-import { existsSync, readdirSync, rmSync, statfsSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, rmSync, statfsSync } from 'node:fs';
 import { setImmediate as turn } from 'node:timers/promises';
 import { processesUsing } from '@forkd/controller';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
@@ -17,10 +17,11 @@ beforeAll(async () => {
   // More than what is left is to be written; nothing of the guest's own is.
   await daemon.shell(source, 'head -c 45M /dev/urandom > /dev/shm/big; sync');
   processes = processesUsing(root);
+  empty();
 });
 
 afterEach(async () => {
-  rmSync(`${daemon.root}/filler`, { force: true });
+  empty();
   expect(await daemon.shell(source, 'hostname')).toBe(source);
   expect(processesUsing(daemon.root)).toEqual(processes);
   expect(readdirSync(`${daemon.root}/run/daemon`).filter((name) => name.startsWith('snapshot-'))).toEqual([]);
@@ -40,7 +41,7 @@ it('mode full: what does not fit is not begun; what somebody else fills meanwhil
   fill(140);
   const refused = await branch({ tag: 'no-room', mode: 'full' });
   expect([refused.status, refused.body.error]).toEqual([507, expect.stringMatching(/needs \d+ MiB, \d+ MiB are free/)]);
-  rmSync(`${daemon.root}/filler`);
+  empty();
   const branching = branch({ tag: 'no-room', mode: 'full' });
   while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room/memory.img`)) await turn();
   fill(0);
@@ -69,12 +70,23 @@ it('with room again it is branched as if nothing had been', async () => {
   expect((await daemon.say('DELETE', '/v1/snapshots/room')).status).toBe(204);
 });
 
+/** The disk has room again. */
+function empty(): void {
+  rmSync(`${daemon.root}/filler`, { recursive: true, force: true });
+  mkdirSync(`${daemon.root}/filler`);
+}
+
 function branch(body: object) {
   return daemon.say('POST', `/v1/sandboxes/${source}/branch`, body);
 }
 
-/** All of the disk but so many MiB. */
+/** All of the disk but so many MiB, also while somebody else is taking of it. */
 function fill(leave: number): void {
-  const { bavail, bsize } = statfsSync(daemon.root);
-  execFileSync('fallocate', ['-l', `${bavail * bsize - (leave << 20)}`, `${daemon.root}/filler`]);
+  for (let attempt = 1; ; attempt++) {
+    const { bavail, bsize } = statfsSync(daemon.root);
+    const left = bavail * bsize - (leave << 20);
+    if (left < 1 << 20) return;
+    const { status } = spawnSync('fallocate', ['-l', `${left}`, `${daemon.root}/filler/${attempt}`]);
+    if (status !== 0) spawnSync('fallocate', ['-l', `${Math.floor(left / 2)}`, `${daemon.root}/filler/${attempt}`]);
+  }
 }

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { Controller } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
@@ -13,6 +14,8 @@ import { onHangup, stopSignal } from './signals.js';
 import { Tokens } from './tokens.js';
 
 const VERSION = '0.1.0';
+/** More than a VM needs to be told to go on. */
+const ABANDON_MS = 2_000;
 const RECIPES = fileURLToPath(new URL('../../../recipes', import.meta.url));
 
 try {
@@ -51,10 +54,12 @@ async function serve(): Promise<void> {
     'audit log': () => audit.reopen(),
   });
   let stopping = false;
-  void helper.ended.then(() => {
+  void helper.ended.then(async () => {
     if (stopping) return;
     // Nobody can tell any more how the VMs fare, and nothing can be ended in order: the next daemon takes them over.
     app.log.fatal('the host helper ended; see the kernel log of the host (out of memory?)');
+    // A sandbox that stands still while it is branched has nobody else to let it go on.
+    await Promise.race([controller.abandonWriters(), sleep(ABANDON_MS)]);
     process.exit(1);
   });
   await stopped;
