@@ -1,5 +1,4 @@
 import { readdirSync, statSync } from 'node:fs';
-import { leaks, NO_LEAKS } from '@forkd/controller';
 import type { SandboxInfo, SnapshotInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Answer, TestDaemon } from './testing.js';
@@ -11,22 +10,14 @@ beforeAll(async () => {
   expect((await say('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(201);
 });
 
-afterAll(async () => {
-  await killAll();
-  daemon.signal('SIGTERM');
-  expect(await daemon.ended()).toBe(0);
-  expect(leaks(daemon.root)).toEqual(NO_LEAKS);
-  await daemon[Symbol.asyncDispose]();
-});
+afterAll(() => daemon.stop());
 
 function say(method: string, path: string, body?: object): Promise<Answer> {
-  return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
+  return daemon.say(method, path, body);
 }
 
-async function spawn(tag = 'numpy', more = {}): Promise<string> {
-  const { status, body } = await say('POST', '/v1/sandboxes', { snapshot_tag: tag, ...more });
-  expect(status, JSON.stringify(body)).toBe(201);
-  return (body as SandboxInfo[])[0]!.id;
+function spawn(tag = 'numpy', more = {}): Promise<string> {
+  return daemon.spawn(tag, more);
 }
 
 async function branch(id: string, body: object = {}): Promise<SnapshotInfo> {
@@ -41,14 +32,12 @@ async function evaluate(id: string, code: string): Promise<string> {
   return body.result;
 }
 
-async function shell(id: string, command: string): Promise<string> {
-  const { body } = await say('POST', `/v1/sandboxes/${id}/exec`, { args: ['sh', '-c', command] });
-  expect(body.exit_code, JSON.stringify(body)).toBe(0);
-  return body.stdout.trim();
+function shell(id: string, command: string): Promise<string> {
+  return daemon.shell(id, command);
 }
 
-async function killAll(): Promise<void> {
-  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
+function killAll(): Promise<void> {
+  return daemon.killAll();
 }
 
 describe.each(['live', 'diff', 'full'] as const)('mode %s', (mode) => {

@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { Controller, leaks, NO_LEAKS, processesUsing } from '@forkd/controller';
+import { Controller, processesUsing } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
 import { HostHelper } from '@forkd/host';
 import { ROUTES, type Route, type SandboxInfo } from '@forkd/protocol';
@@ -12,21 +12,11 @@ const root = temporaryData();
 let daemon: TestDaemon;
 
 beforeAll(async () => {
-  daemon = await start();
+  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
   expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
 });
 
-afterAll(async () => {
-  await killAll();
-  daemon.signal('SIGTERM');
-  expect(await daemon.ended()).toBe(0);
-  expect(leaks(root)).toEqual(NO_LEAKS);
-  await daemon[Symbol.asyncDispose]();
-});
-
-function start(): Promise<TestDaemon> {
-  return TestDaemon.start(['--recipes', plainRecipes(root)], root);
-}
+afterAll(() => daemon.stop());
 
 function say(method: string, path: string, body?: object, signal?: AbortSignal): Promise<Answer> {
   return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }), ...(signal && { signal }) });
@@ -38,8 +28,8 @@ async function spawn(n = 1): Promise<SandboxInfo[]> {
   return body;
 }
 
-async function killAll(): Promise<void> {
-  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
+function killAll(): Promise<void> {
+  return daemon.killAll();
 }
 
 const CLIMBS = ['../x', '..', '.', 'a/b', '/etc', 'a\0b', '%2e%2e', 'a.b', ''];
@@ -147,8 +137,7 @@ it('class 26: no package we depend on is deprecated', () => {
 it('class 30: a restart forgets nothing it has started', async () => {
   const before = await spawn(2);
   daemon.signal('SIGKILL');
-  await daemon.ended();
-  daemon = await start();
+  await daemon.restart();
   expect((await say('GET', '/v1/sandboxes')).body).toEqual(expect.arrayContaining(before));
   const [{ id, pid }] = before as [SandboxInfo];
   expect((await say('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);

@@ -1,67 +1,17 @@
-import { type ChildProcess, spawn } from 'node:child_process';
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
-import { connect } from 'node:net';
-import { tmpdir } from 'node:os';
-import { resolve } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { leaks, NO_LEAKS } from '@forkd/controller';
 import { ErrorBody, type SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { TestDaemon, TOKEN } from './testing.js';
 
-const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
-const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
-const MAIN = `${REPOSITORY}/packages/daemon/dist/main.js`;
-const TOKEN = 'a-token-that-is-long-enough';
-const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
-let daemon: ChildProcess;
-let url: string;
-
-async function start(): Promise<void> {
-  const args = [MAIN, '--bind', '127.0.0.1:0', '--data', root, '--token-file', `${root}/token`];
-  daemon = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });
-  url = await new Promise((found, failed) => {
-    daemon.once('exit', () => failed(new Error('the daemon ended')));
-    daemon.stdout!.on('data', (chunk: Buffer) => {
-      const address = /http:\/\/127\.0\.0\.1:\d+/.exec(chunk.toString());
-      if (address) found(address[0]);
-    });
-  });
-}
+let daemon: TestDaemon;
 
 beforeAll(async () => {
-  mkdirSync(IMAGES, { recursive: true });
-  symlinkSync(IMAGES, `${root}/images`);
-  writeFileSync(`${root}/token`, `${TOKEN}\n`);
-  await start();
+  daemon = await TestDaemon.secured();
 });
-
-async function stop(signal: 'SIGTERM' | 'SIGKILL'): Promise<unknown> {
-  const ended = new Promise((done) => daemon.once('exit', done));
-  daemon.kill(signal);
-  return ended;
-}
-
-afterAll(async () => {
-  expect(await stop('SIGTERM')).toBe(0);
-  expect(leaks(root)).toEqual(NO_LEAKS);
-  rmSync(root, { recursive: true });
-});
-
-async function call(method: string, path: string, body?: unknown, headers: Record<string, string> = {}) {
-  const json = body === undefined ? {} : { 'content-type': 'application/json' };
-  const reply = await fetch(url + path, {
-    method,
-    headers: { authorization: `Bearer ${TOKEN}`, ...json, ...headers },
-    ...(body === undefined ? {} : { body: typeof body === 'string' ? body : JSON.stringify(body) }),
-  });
-  const text = await reply.text();
-  const type = reply.headers.get('content-type') ?? '';
-  return { status: reply.status, headers: reply.headers, body: type.includes('json') ? JSON.parse(text) : text };
-}
+afterAll(() => daemon.stop());
 
 describe('without a VM', () => {
   it('health needs no token, everything else does', async () => {
-    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+    expect((await fetch(`${daemon.url}/healthz`)).status).toBe(200);
     for (const path of [
       '/version',
       '/metrics',
@@ -72,20 +22,20 @@ describe('without a VM', () => {
       '/healthz?x',
       '/%68ealthz',
     ]) {
-      const reply = await fetch(url + path);
+      const reply = await fetch(daemon.url + path);
       expect([path, reply.status]).toEqual([path, 401]);
       expect(ErrorBody.parse(await reply.json()).error).toBe('missing bearer token');
     }
     for (const wrong of ['Bearer wrong', `Bearer ${TOKEN}x`, `Bearer ${TOKEN.slice(1)}`]) {
-      const reply = await call('GET', '/version', undefined, { authorization: wrong });
+      const reply = await daemon.say('GET', '/version', undefined, { authorization: wrong });
       expect([reply.status, reply.body.error]).toEqual([401, 'invalid bearer token']);
     }
-    expect((await call('GET', '/version', undefined, { authorization: `bearer ${TOKEN}` })).status).toBe(401);
+    expect((await daemon.say('GET', '/version', undefined, { authorization: `bearer ${TOKEN}` })).status).toBe(401);
   });
 
   it('version and metrics are those of forkd', async () => {
-    expect((await call('GET', '/version')).body).toMatchObject({ api: 'v1' });
-    const { body } = await call('GET', '/metrics');
+    expect((await daemon.say('GET', '/version')).body).toMatchObject({ api: 'v1' });
+    const { body } = await daemon.say('GET', '/metrics');
     for (const name of [
       'snapshots_total',
       'sandboxes_active',
@@ -112,36 +62,36 @@ describe('without a VM', () => {
     ['a branch', 'POST', '/v1/sandboxes/sb-00000000000000000000/branch', {}, 404, 'sandbox_not_found'],
     ['cascade and force', 'DELETE', '/v1/snapshots/a?cascade=true&force=true', undefined, 400, 'invalid_request'],
   ])('%s is answered with the one error shape', async (_, method, path, body, status, code) => {
-    const reply = await call(method, path, body);
+    const reply = await daemon.say(method, path, body);
     expect([reply.status, ErrorBody.parse(reply.body).code]).toEqual([status, code]);
     expect(reply.body.hint).not.toBe('');
-    expect(JSON.stringify(reply.body)).not.toContain(root);
+    expect(JSON.stringify(reply.body)).not.toContain(daemon.parent);
   });
 
   it('a body that is not JSON or far too large is refused as such', async () => {
-    const text = await call('POST', '/v1/sandboxes', 'x', { 'content-type': 'text/plain' });
+    const text = await daemon.say('POST', '/v1/sandboxes', 'x', { 'content-type': 'text/plain' });
     expect([text.status, text.body.code]).toEqual([415, 'unsupported_media_type']);
-    const large = await call('POST', '/v1/sandboxes', JSON.stringify({ snapshot_tag: 'x'.repeat(17 << 20) }));
-    expect([large.status, large.body.code]).toEqual([413, 'too_large']);
+    // Answered before it has been sent.
+    const large = await daemon.fetch('POST', '/v1/sandboxes', { snapshot_tag: 'x'.repeat(17 << 20) });
+    expect([large.status, (await large.json()).code]).toEqual([413, 'too_large']);
   });
 
   it('bytes that are not HTTP do not hurt it', async () => {
-    const { port } = new URL(url);
-    await new Promise((done) =>
-      connect(Number(port), '127.0.0.1').on('close', done).on('error', done).resume().end('\0\u0001nonsense\r\n\r\n'),
-    );
-    expect((await fetch(`${url}/healthz`)).status).toBe(200);
+    await daemon.raw('\0\u0001nonsense\r\n\r\n');
+    expect((await fetch(`${daemon.url}/healthz`)).status).toBe(200);
   });
 });
 
 describe('with VMs', () => {
   it('a walk through the API: recipe, spawn, eval, exec, kill', async () => {
-    const created = await call('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' });
+    const created = await daemon.say('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' });
     expect([created.status, created.body.status]).toEqual([201, 'ready']);
-    expect((await call('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(409);
-    expect((await call('GET', '/v1/snapshots/numpy/info')).body).toMatchObject({ memory_logical_bytes: 256 << 20 });
+    expect((await daemon.say('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(409);
+    expect((await daemon.say('GET', '/v1/snapshots/numpy/info')).body).toMatchObject({
+      memory_logical_bytes: 256 << 20,
+    });
 
-    const spawned = await call('POST', '/v1/sandboxes', {
+    const spawned = await daemon.say('POST', '/v1/sandboxes', {
       snapshot_tag: 'numpy',
       n: 3,
       per_child_netns: true,
@@ -150,43 +100,43 @@ describe('with VMs', () => {
     expect(spawned.status).toBe(201);
     const ids = (spawned.body as SandboxInfo[]).map(({ id }) => id);
     expect(new Set(ids).size).toBe(3);
-    expect((await call('GET', '/v1/sandboxes')).body.length).toBe(3);
-    expect((await call('DELETE', '/v1/snapshots/numpy')).status).toBe(409);
+    expect((await daemon.say('GET', '/v1/sandboxes')).body.length).toBe(3);
+    expect((await daemon.say('DELETE', '/v1/snapshots/numpy')).status).toBe(409);
 
     const path = `/v1/sandboxes/${ids[0]}`;
-    expect((await call('POST', `${path}/ping`)).body).toMatchObject({ pong: true });
-    expect((await call('POST', `${path}/eval`, { code: 'numpy.zeros(2).tolist()' })).body).toMatchObject({
+    expect((await daemon.say('POST', `${path}/ping`)).body).toMatchObject({ pong: true });
+    expect((await daemon.say('POST', `${path}/eval`, { code: 'numpy.zeros(2).tolist()' })).body).toMatchObject({
       result: '[0.0, 0.0]',
       exit_code: 0,
     });
-    const raised = (await call('POST', `${path}/eval`, { code: '1 / 0' })).body;
+    const raised = (await daemon.say('POST', `${path}/eval`, { code: '1 / 0' })).body;
     expect(raised.exit_code).toBe(1);
     expect(raised.error).toContain('ZeroDivisionError');
-    const done = await call('POST', `${path}/exec`, { args: ['sh', '-c', 'echo $A; cat; exit 3'], stdin: 'in' });
+    const done = await daemon.say('POST', `${path}/exec`, { args: ['sh', '-c', 'echo $A; cat; exit 3'], stdin: 'in' });
     expect(done.body).toMatchObject({ stdout: 'b\nin', exit_code: 3, timed_out: false });
-    const slow = await call('POST', `${path}/exec`, { args: ['sleep', '60'], timeout_secs: 1 });
+    const slow = await daemon.say('POST', `${path}/exec`, { args: ['sleep', '60'], timeout_secs: 1 });
     expect(slow.body).toMatchObject({ exit_code: 124, timed_out: true });
 
-    const settled = await call('POST', '/v1/sandboxes?settle=true', { snapshot_tag: 'numpy', n: 2 });
+    const settled = await daemon.say('POST', '/v1/sandboxes?settle=true', { snapshot_tag: 'numpy', n: 2 });
     expect(settled.body.results.length).toBe(2);
-    for (const { id } of (await call('GET', '/v1/sandboxes')).body)
-      expect((await call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
-    expect((await call('DELETE', path)).status).toBe(404);
-    expect((await call('DELETE', '/v1/snapshots/numpy')).status).toBe(204);
+    for (const { id } of (await daemon.say('GET', '/v1/sandboxes')).body)
+      expect((await daemon.say('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
+    expect((await daemon.say('DELETE', path)).status).toBe(404);
+    expect((await daemon.say('DELETE', '/v1/snapshots/numpy')).status).toBe(204);
   });
 
   it('what runs goes on when the daemon ends, in order or not, and belongs to the next one', async () => {
-    await call('POST', '/v1/snapshots', { tag: 'left', recipe: 'python-numpy' });
-    const { body: left } = await call('POST', '/v1/sandboxes', { snapshot_tag: 'left', n: 3 });
+    await daemon.say('POST', '/v1/snapshots', { tag: 'left', recipe: 'python-numpy' });
+    const { body: left } = await daemon.say('POST', '/v1/sandboxes', { snapshot_tag: 'left', n: 3 });
     const ids = (left as SandboxInfo[]).map(({ id }) => id).sort();
     for (const signal of ['SIGTERM', 'SIGKILL'] as const) {
-      await stop(signal);
-      await start();
-      const { body } = await call('GET', '/v1/sandboxes');
+      daemon.signal(signal);
+      await daemon.restart();
+      const { body } = await daemon.say('GET', '/v1/sandboxes');
       expect((body as SandboxInfo[]).map(({ id }) => id).sort()).toEqual(ids);
       for (const id of ids)
-        expect((await call('POST', `/v1/sandboxes/${id}/eval`, { code: '6 * 7' })).body.result).toBe('42');
+        expect((await daemon.say('POST', `/v1/sandboxes/${id}/eval`, { code: '6 * 7' })).body.result).toBe('42');
     }
-    for (const id of ids) expect((await call('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
+    for (const id of ids) expect((await daemon.say('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
   });
 });

@@ -2,11 +2,11 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { openapi, ROUTES, type Route } from '@forkd/protocol';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { DaemonFixture } from './daemon.fixture.js';
 import { docsPage } from './docs-page.js';
+import { TestDaemon } from './testing.js';
 
 const recipes = mkdtempSync(`${tmpdir()}/forkd-recipes-`);
-let daemon: DaemonFixture;
+let daemon: TestDaemon;
 
 beforeAll(async () => {
   const texts = {
@@ -22,7 +22,7 @@ beforeAll(async () => {
   }
   mkdirSync(`${recipes}/empty`);
   writeFileSync(`${recipes}/file`, '');
-  daemon = await DaemonFixture.start('--recipes', recipes);
+  daemon = await TestDaemon.secured('--recipes', recipes);
 });
 afterAll(async () => {
   await daemon.stop();
@@ -30,15 +30,15 @@ afterAll(async () => {
 });
 
 it('openapi.json is the table of routes', async () => {
-  const { body } = await daemon.call('GET', '/openapi.json');
-  const { version } = (await daemon.call('GET', '/version')).body;
+  const { body } = await daemon.say('GET', '/openapi.json');
+  const { version } = (await daemon.say('GET', '/version')).body;
   expect(body).toEqual(JSON.parse(JSON.stringify(openapi(version))));
 });
 
 it('the page names every route, its role, parameters, fields and replies, and loads nothing', async () => {
-  const { headers, body } = await daemon.call('GET', '/docs');
-  expect(headers.get('content-type')).toBe('text/html; charset=utf-8');
-  expect(headers.get('content-security-policy')).toMatch(/^default-src 'none'; style-src 'sha256-[\w+/]+=*';/);
+  const { headers, body } = await daemon.say('GET', '/docs');
+  expect(headers['content-type']).toBe('text/html; charset=utf-8');
+  expect(headers['content-security-policy']).toMatch(/^default-src 'none'; style-src 'sha256-[\w+/]+=*';/);
   for (const { method, path } of Object.values<Route>(ROUTES))
     expect(body).toContain(`<code>${method} ${path.replace(/:([a-z]+)/g, '{$1}')}</code>`);
   for (const words of ['snapshot_tag', 'timeout_secs', 'Role: <code>user</code>', '204: no body', 'x-ndjson'])
@@ -53,7 +53,7 @@ it('text in the document cannot become markup', () => {
 });
 
 it('recipes are listed, and a broken one does not hide the others', async () => {
-  expect((await daemon.call('GET', '/v1/recipes')).body).toEqual([
+  expect((await daemon.say('GET', '/v1/recipes')).body).toEqual([
     { name: 'good', description: 'works', memory_mib: 256, vcpus: 1, language: 'python' },
   ]);
 });

@@ -6,25 +6,25 @@ import { pipeline } from 'node:stream/promises';
 import { ErrorBody, ExecEvent, FileInfo, PtyOutput, type SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { WebSocket } from 'ws';
-import { DaemonFixture, TOKEN } from './daemon.fixture.js';
+import { TestDaemon, TOKEN } from './testing.js';
 
 const NDJSON = { accept: 'application/x-ndjson' };
 const BYTES = { 'content-type': 'application/octet-stream' };
-let daemon: DaemonFixture;
+let daemon: TestDaemon;
 /** Paths of two sandboxes. */
 let one: string;
 let two: string;
 
 beforeAll(async () => {
-  daemon = await DaemonFixture.start();
-  expect((await daemon.call('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(201);
-  const { body } = await daemon.call('POST', '/v1/sandboxes', { snapshot_tag: 'numpy', n: 2 });
+  daemon = await TestDaemon.secured();
+  expect((await daemon.say('POST', '/v1/snapshots', { tag: 'numpy', recipe: 'python-numpy' })).status).toBe(201);
+  const { body } = await daemon.say('POST', '/v1/sandboxes', { snapshot_tag: 'numpy', n: 2 });
   [one, two] = (body as SandboxInfo[]).map(({ id }) => `/v1/sandboxes/${id}`) as [string, string];
 });
 afterAll(() => daemon.stop());
 
 const sh = async (sandbox: string, line: string): Promise<string> =>
-  (await daemon.call('POST', `${sandbox}/exec`, { args: ['sh', '-c', line] })).body.stdout;
+  (await daemon.say('POST', `${sandbox}/exec`, { args: ['sh', '-c', line] })).body.stdout;
 
 /** A request whose answer is read only as far as the test does. */
 function open(method: string, path: string, headers: object = {}): ClientRequest {
@@ -69,8 +69,8 @@ describe('streamed exec', () => {
 
   it('is the same as server-sent events', async () => {
     const sse = { accept: 'text/html, text/event-stream;q=0.9' };
-    const { headers, body } = await daemon.call('POST', `${one}/exec`, { args: ['echo', 'x'] }, sse);
-    expect(headers.get('content-type')).toBe('text/event-stream');
+    const { headers, body } = await daemon.say('POST', `${one}/exec`, { args: ['echo', 'x'] }, sse);
+    expect(headers['content-type']).toBe('text/event-stream');
     const out = `event: stdout\ndata: {"type":"stdout","data":"${btoa('x\n')}"}\n\n`;
     const exit = 'event: exit\ndata: {"type":"exit","exit_code":0,"signal":null,"timed_out":false}\n\n';
     expect(body).toBe(out + exit);
@@ -88,7 +88,7 @@ describe('streamed exec', () => {
       ]),
     ] as [object, string][])
       for (const accept of ['application/json', 'application/x-ndjson']) {
-        const reply = await daemon.call('POST', `${one}/exec`, body, { accept });
+        const reply = await daemon.say('POST', `${one}/exec`, body, { accept });
         expect([body, reply.status, ErrorBody.parse(reply.body).error]).toEqual([
           body,
           400,
@@ -147,7 +147,7 @@ describe('streamed exec', () => {
 
   it('a guest that floods is cut short where the answer is one document', async () => {
     const flood = { args: ['sh', '-c', 'yes | head -c 30000000'] };
-    const { body } = await daemon.call('POST', `${two}/exec`, flood);
+    const { body } = await daemon.say('POST', `${two}/exec`, flood);
     expect(body).toMatchObject({ truncated: true, exit_code: 0 });
     expect(body.stdout.length).toBeLessThanOrEqual(8 << 20);
     expect(daemon.rssMib()).toBeLessThan(400);
@@ -336,11 +336,11 @@ describe('files', () => {
     for await (const chunk of reply) hash.update(chunk);
     expect(hash.digest('hex')).toBe(sum);
     expect(daemon.rssMib()).toBeLessThan(400);
-    await daemon.call('DELETE', at('/root/deep'));
+    await daemon.say('DELETE', at('/root/deep'));
   });
 
   it('an upload that breaks off leaves what was there', async () => {
-    await daemon.call('PUT', at('/root/kept'), 'old', BYTES);
+    await daemon.say('PUT', at('/root/kept'), 'old', BYTES);
     for (const name of ['kept', 'fresh']) {
       const put = open('PUT', at(`/root/${name}`), { ...BYTES, 'content-length': 1 << 20 });
       put.on('error', () => {}).write(Buffer.alloc(1000));
@@ -352,7 +352,7 @@ describe('files', () => {
   });
 
   it('are made, moved, listed and removed', async () => {
-    const call = daemon.call.bind(daemon);
+    const call = daemon.say.bind(daemon);
     expect((await call('POST', `${one}/files/folder?path=/srv/a/b`)).status).toBe(201);
     const again = await call('POST', `${one}/files/folder?path=/srv/a/b`);
     expect([again.status, FileInfo.parse(again.body)]).toEqual([
@@ -381,7 +381,7 @@ describe('files', () => {
   });
 
   it('what cannot be done says why', async () => {
-    await daemon.call('PUT', at('/root/file'), 'x', BYTES);
+    await daemon.say('PUT', at('/root/file'), 'x', BYTES);
     for (const [method, path, body, status, code] of [
       ['GET', at('/not/there'), undefined, 404, 'file_not_found'],
       ['GET', at('/root'), undefined, 400, 'invalid_request'],
@@ -397,14 +397,14 @@ describe('files', () => {
       ['GET', `${at('/root/file')}&user=nobody-here`, undefined, 400, 'invalid_request'],
       ['GET', `${at('/root/file')}&path=/etc/passwd`, undefined, 400, 'invalid_request'],
     ] as const) {
-      const reply = await daemon.call(method, path, body);
+      const reply = await daemon.say(method, path, body);
       expect([method, path, reply.status, ErrorBody.parse(reply.body).code]).toEqual([method, path, status, code]);
       expect(reply.body.hint).not.toBe('');
       expect(JSON.stringify(reply.body)).not.toContain(daemon.parent);
     }
-    const folder = await daemon.call('PUT', at('/root'), 'x', BYTES);
+    const folder = await daemon.say('PUT', at('/root'), 'x', BYTES);
     expect([folder.status, folder.body.code]).toEqual([400, 'invalid_request']);
-    const json = await daemon.call('PUT', at('/root/json'), {});
+    const json = await daemon.say('PUT', at('/root/json'), {});
     expect([json.status, json.body.code, json.body.hint]).toEqual([
       415,
       'unsupported_media_type',
@@ -427,13 +427,13 @@ describe('files', () => {
       '; id',
     ];
     for (const path of climbing) {
-      const reply = await daemon.call('GET', at(path));
+      const reply = await daemon.say('GET', at(path));
       expect([path, [400, 404].includes(reply.status)]).toEqual([path, true]);
     }
-    for (const path of ['a\0b', '', 'x'.repeat(4097)]) expect((await daemon.call('GET', at(path))).status).toBe(400);
-    expect((await daemon.call('GET', at(`/${'x'.repeat(1000)}`))).status).toBe(400);
-    await daemon.call('PUT', at(`../../../../..${canary}`), 'guest', BYTES);
-    expect((await daemon.call('GET', at(canary))).body).toBe('guest');
+    for (const path of ['a\0b', '', 'x'.repeat(4097)]) expect((await daemon.say('GET', at(path))).status).toBe(400);
+    expect((await daemon.say('GET', at(`/${'x'.repeat(1000)}`))).status).toBe(400);
+    await daemon.say('PUT', at(`../../../../..${canary}`), 'guest', BYTES);
+    expect((await daemon.say('GET', at(canary))).body).toBe('guest');
     expect(readFileSync(canary, 'utf8')).toBe('host');
   });
 
@@ -461,11 +461,11 @@ describe('files', () => {
     });
 
     it('end with the sandbox, and say so', async () => {
-      const { body } = await daemon.call('POST', '/v1/sandboxes', { snapshot_tag: 'numpy' });
+      const { body } = await daemon.say('POST', '/v1/sandboxes', { snapshot_tag: 'numpy' });
       const sandbox = `/v1/sandboxes/${body[0].id}`;
       const seen = await watch('/tmp', sandbox);
       const terminal = await Terminal.open('', sandbox);
-      await daemon.call('DELETE', sandbox);
+      await daemon.say('DELETE', sandbox);
       await until(async () => seen.ended);
       expect(seen.text).toContain('event: error\ndata: {"type":"error"');
       expect(await terminal.closed).toBe(1011);
@@ -476,22 +476,22 @@ describe('files', () => {
 
 it('the console is text that nobody interprets', async () => {
   await sh(one, 'echo "<script>\u001b[31m" > /dev/console');
-  let reply = await daemon.call('GET', `${one}/console`);
+  let reply = await daemon.say('GET', `${one}/console`);
   await until(async () => {
-    reply = await daemon.call('GET', `${one}/console`);
+    reply = await daemon.say('GET', `${one}/console`);
     return reply.body.includes('<script>\u001b[31m');
   });
-  expect(reply.headers.get('content-type')).toBe('text/plain; charset=utf-8');
-  expect(reply.headers.get('x-content-type-options')).toBe('nosniff');
+  expect(reply.headers['content-type']).toBe('text/plain; charset=utf-8');
+  expect(reply.headers['x-content-type-options']).toBe('nosniff');
 });
 
 it('open watches and terminals do not hold up the end of the daemon', async () => {
   await daemon.fetch('GET', `${two}/files/watch?path=/tmp`);
   const terminal = await Terminal.open('', two);
   const since = performance.now();
-  daemon.process.kill('SIGTERM');
+  daemon.signal('SIGTERM');
   expect(await terminal.closed).toBe(1001);
-  await once(daemon.process, 'exit');
+  await daemon.ended();
   expect(performance.now() - since).toBeLessThan(20_000);
-  await daemon.launch();
+  await daemon.restart();
 });

@@ -4,11 +4,11 @@ import { connect } from 'node:net';
 import { ErrorBody, ROUTES, type Route } from '@forkd/protocol';
 import fc from 'fast-check';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { DaemonFixture, TOKEN } from './daemon.fixture.js';
+import { TestDaemon, TOKEN } from './testing.js';
 
 const RUNS = 50;
 const LIMIT_MS = 5_000;
-let daemon: DaemonFixture;
+let daemon: TestDaemon;
 let before: string[];
 
 /** Everything beside and below the data directory, but the shared images. */
@@ -16,7 +16,7 @@ const listing = (): string[] =>
   readdirSync(daemon.parent, { recursive: true, encoding: 'utf8' }).filter((path) => !path.startsWith('data/'));
 
 beforeAll(async () => {
-  daemon = await DaemonFixture.start();
+  daemon = await TestDaemon.secured();
   before = listing();
 });
 afterAll(() => daemon.stop());
@@ -261,8 +261,8 @@ describe('hostile input', () => {
 
   it('leaves a healthy daemon, and nothing outside its directory', async () => {
     expect(listing()).toEqual(before);
-    expect((await daemon.call('GET', '/healthz')).body).toEqual({ ok: true });
-    expect((await daemon.call('GET', '/v1/snapshots')).body).toEqual([]);
+    expect((await daemon.say('GET', '/healthz')).body).toEqual({ ok: true });
+    expect((await daemon.say('GET', '/v1/snapshots')).body).toEqual([]);
     expect(({} as { n?: unknown }).n).toBeUndefined();
     expect(daemon.rssMib()).toBeLessThan(600);
   });

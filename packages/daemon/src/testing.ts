@@ -4,7 +4,7 @@ import { type IncomingHttpHeaders, type RequestOptions, request } from 'node:htt
 import { request as tlsRequest } from 'node:https';
 import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
-import { resolve } from 'node:path';
+import { dirname, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { leaks, NO_LEAKS } from '@forkd/controller';
 import type { SandboxInfo } from '@forkd/protocol';
@@ -28,31 +28,75 @@ export interface CallOptions extends RequestOptions {
   body?: string;
 }
 
+/** The token of a daemon that wants one. */
+export const TOKEN = 'a-token-that-is-long-enough';
+
 /** A real daemon of its own in its own data directory. */
 export class TestDaemon implements AsyncDisposable {
-  readonly output: string[] = [];
-  #ended: Promise<number | null>;
+  output: string[] = [];
+  process!: ChildProcess;
+  #ended!: Promise<number | null>;
 
   private constructor(
     readonly root: string,
-    readonly process: ChildProcess,
+    private readonly args: string[],
+    private readonly token?: string,
   ) {
-    this.#ended = new Promise((done) => process.once('exit', done));
-    for (const stream of [process.stdout!, process.stderr!])
-      stream.on('data', (chunk: Buffer) => this.output.push(chunk.toString()));
+    this.#launch();
   }
 
   static async start(args: string[] = [], root = temporaryData()): Promise<TestDaemon> {
     const daemon = TestDaemon.launch(args, root);
-    await daemon.prints(args.includes('none') ? /listening on/ : /listening on http/);
+    await daemon.#listens();
+    return daemon;
+  }
+
+  /** One that wants `TOKEN`, which goes with every call. Its data directory is alone in another, with the token. */
+  static async secured(...args: string[]): Promise<TestDaemon> {
+    const parent = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
+    writeFileSync(`${parent}/token`, `${TOKEN}\n`, { mode: 0o600 });
+    const root = dataDirectory(`${parent}/data`);
+    const daemon = new TestDaemon(root, ['--token-file', `${parent}/token`, ...args], TOKEN);
+    await daemon.#listens();
     return daemon;
   }
 
   /** Does not wait for it to listen. */
   static launch(args: string[], root = temporaryData()): TestDaemon {
+    return new TestDaemon(root, args);
+  }
+
+  /** The next one, after this one has ended. */
+  async restart(): Promise<void> {
+    await this.#ended;
+    this.output = [];
+    this.#launch();
+    await this.#listens();
+  }
+
+  #launch(): void {
     const env = { PATH: process.env.PATH, HOME: process.env.HOME };
-    const child = spawn(process.execPath, [MAIN, '--bind', '127.0.0.1:0', '--data', root, ...args], { env });
-    return new TestDaemon(root, child);
+    const args = [MAIN, '--bind', '127.0.0.1:0', '--data', this.root, ...this.args];
+    const child = spawn(process.execPath, args, { env });
+    const { output } = this;
+    for (const stream of [child.stdout, child.stderr])
+      stream.on('data', (chunk: Buffer) => output.push(chunk.toString()));
+    this.process = child;
+    this.#ended = new Promise((done) => child.once('exit', done));
+  }
+
+  #listens(): Promise<void> {
+    return this.prints(this.args.includes('none') ? /listening on/ : /listening on http/);
+  }
+
+  /** Holds the data directory of one that was started with a token. */
+  get parent(): string {
+    return dirname(this.root);
+  }
+
+  /** Resident memory of the daemon itself. */
+  rssMib(): number {
+    return Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${this.process.pid}/status`, 'utf8'))?.[1]) / 1024;
   }
 
   /** Of the host helper it has started. */
@@ -94,11 +138,26 @@ export class TestDaemon implements AsyncDisposable {
   }
 
   call(path: string, options: CallOptions = {}): Promise<Answer> {
-    return call(options.socketPath ? 'http://localhost' : this.url, path, options);
+    const token = this.token === undefined ? {} : { token: this.token };
+    return call(options.socketPath ? 'http://localhost' : this.url, path, { ...token, ...options });
   }
 
-  say(method: string, path: string, body?: object): Promise<Answer> {
-    return this.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
+  say(method: string, path: string, body?: unknown, headers: Record<string, string> = {}): Promise<Answer> {
+    return this.call(path, { method, headers, ...(body !== undefined && { body: textOf(body) }) });
+  }
+
+  /** For answers that are read as they come. */
+  fetch(method: string, path: string, body?: unknown, headers: Record<string, string> = {}, signal?: AbortSignal) {
+    return fetch(this.url + path, {
+      method,
+      headers: {
+        ...(this.token && { authorization: `Bearer ${this.token}` }),
+        ...(body !== undefined && { 'content-type': 'application/json' }),
+        ...headers,
+      },
+      ...(body !== undefined && { body: textOf(body) }),
+      ...(signal && { signal }),
+    });
   }
 
   async spawn(tag: string, more = {}): Promise<string> {
@@ -146,7 +205,7 @@ export class TestDaemon implements AsyncDisposable {
     await this.#ended;
     clearTimeout(giveUp);
     if (readFileSync('/proc/self/mounts', 'utf8').includes(` ${this.root} `)) execFileSync('umount', [this.root]);
-    rmSync(this.root, { recursive: true, force: true });
+    rmSync(this.token === undefined ? this.root : this.parent, { recursive: true, force: true });
   }
 }
 
@@ -154,9 +213,19 @@ export class TestDaemon implements AsyncDisposable {
 export function temporaryData(size?: string): string {
   const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
   if (size) execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'forkd-test', root]);
+  return dataDirectory(root);
+}
+
+/** On top of the shared images. */
+function dataDirectory(root: string): string {
+  mkdirSync(root, { recursive: true });
   mkdirSync(IMAGES, { recursive: true });
   symlinkSync(IMAGES, `${root}/images`);
   return root;
+}
+
+function textOf(body: unknown): string {
+  return typeof body === 'string' ? body : JSON.stringify(body);
 }
 
 /** A folder with the recipe `plain`: without a language kernel its guest is up in a few seconds. */
