@@ -43,7 +43,7 @@ it('mode full: what does not fit is not begun; what somebody else fills meanwhil
   expect([refused.status, refused.body.error]).toEqual([507, expect.stringMatching(/needs \d+ MiB, \d+ MiB are free/)]);
   empty();
   const branching = branch({ tag: 'no-room', mode: 'full' });
-  while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room/memory.img`)) await turn();
+  while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room`)) await turn();
   fill(0);
   const { status, body } = await branching;
   expect([status, body.code]).toEqual([507, 'disk_full']);

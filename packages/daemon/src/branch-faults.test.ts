@@ -14,18 +14,16 @@ let root: string;
 /** Of the daemon itself: what else uses its directory is a sandbox, or should not be there. */
 let own: number[];
 
-async function start(): Promise<void> {
-  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
-  own = processesUsing(root).filter((pid) => !sandboxes.some((one) => one.pid === pid));
+/** After the daemon has been killed, or has ended by itself. */
+async function restart(): Promise<void> {
+  await daemon.restart();
+  own = [daemon.process.pid!, daemon.helper];
 }
-
-/** As they are listed, after every change. */
-let sandboxes: SandboxInfo[] = [];
 
 /** The source runs, and nothing of an attempt is left: no process, no file, no tag but `plain` and `more`. */
 async function settled(source: string | undefined, ...more: string[]): Promise<void> {
   if (source) expect(await daemon.shell(source, 'hostname')).toBe(source);
-  sandboxes = (await daemon.say('GET', '/v1/sandboxes')).body;
+  const sandboxes: SandboxInfo[] = (await daemon.say('GET', '/v1/sandboxes')).body;
   const ids = sandboxes.map(({ id }) => id);
   const known = [...own, ...sandboxes.map(({ pid }) => pid)];
   expect(processesUsing(root).filter((pid) => !known.includes(pid))).toEqual([]);
@@ -71,7 +69,7 @@ async function runs(pid: number): Promise<boolean> {
 
 beforeAll(async () => {
   root = temporaryData();
-  await start();
+  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
   expect((await daemon.say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
   own = processesUsing(root);
 });
@@ -242,8 +240,7 @@ it('a branch outlives the snapshot it comes from, also while it runs and after a
   expect([refused.status, refused.body.error]).toEqual([409, expect.stringContaining('son')]);
   await drop('father');
   daemon.signal('SIGKILL');
-  await daemon.ended();
-  await start();
+  await restart();
   for (const id of [child, await daemon.spawn('son')]) expect(await daemon.shell(id, 'cksum /dev/shm/big')).toBe(sum);
   expect((await branch(child, { tag: 'grandson' })).status).toBe(201);
   await daemon.killAll();
@@ -273,7 +270,7 @@ it.each([
   await lost;
   // Nobody has started another daemon yet.
   expect(await runs(pid)).toBe(true);
-  await start();
+  await restart();
   const { status, body } = await daemon.say('GET', '/v1/snapshots/lost');
   expect([200, 404]).toContain(status);
   if (status === 200) expect(body.status).toBe('failed');

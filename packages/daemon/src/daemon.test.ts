@@ -73,7 +73,7 @@ describe('without a VM', () => {
     expect([text.status, text.body.code]).toEqual([415, 'unsupported_media_type']);
     // Answered before it has been sent.
     const large = await daemon.fetch('POST', '/v1/sandboxes', { snapshot_tag: 'x'.repeat(17 << 20) });
-    expect([large.status, (await large.json()).code]).toEqual([413, 'too_large']);
+    expect([large.status, ErrorBody.parse(await large.json()).code]).toEqual([413, 'too_large']);
   });
 
   it('bytes that are not HTTP do not hurt it', async () => {
