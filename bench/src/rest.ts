@@ -91,6 +91,7 @@ function fillDatabase(): void {
   const now = Math.floor(Date.now() / 1000);
   const record = (index: number): SandboxRecord => ({
     id: newSandboxId(),
+    place: newSandboxId(),
     snapshot_tag: TAG,
     owner: LOCAL_OWNER,
     state: 'exited',

@@ -19,6 +19,7 @@ import { ping } from './commands/ping.js';
 import { quickstart } from './commands/quickstart.js';
 import { recipes } from './commands/recipes.js';
 import { rmi } from './commands/rmi.js';
+import { rollback } from './commands/rollback.js';
 import { run } from './commands/run.js';
 import { serve } from './commands/serve.js';
 import { shell } from './commands/shell.js';
@@ -36,6 +37,6 @@ import { workspaces } from './commands/workspace.js';
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
   ...[snapshot, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
-  ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, cp, serialConsole, ...workspaces],
+  ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, cp, serialConsole, ...workspaces],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

@@ -59,7 +59,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   const { pauseMs, value: taken } = await vm.guarded(
     async () => {
       // The disk is copied by another thread of the helper than the one that looks after the memory.
-      const disk = helper.cloneFile(`${data.own}/${sandbox.id}/upper.img`, to.upper);
+      const disk = helper.cloneFile(`${sandbox.directory}/upper.img`, to.upper);
       const pages = memory();
       const settled = Promise.allSettled([disk, pages]);
       // When nobody waits any longer, both may still be writing to the draft.

@@ -55,7 +55,7 @@ export class Controller implements AsyncDisposable {
     const store = new SqliteStore(lasting ? data.state : ':memory:');
     scope.add(() => store.close());
     const parts = { data, engine, helper, store, events: new Events(), limits: new MemoryLimits(data.own) };
-    scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ id }) => id) : [])));
+    scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, scope.release());
     await controller.#recover();
     return controller;
@@ -175,6 +175,11 @@ export class Controller implements AsyncDisposable {
 
   resume(id: string): Promise<SandboxRecord> {
     return this.#sandboxes.resume(id);
+  }
+
+  /** Back to a snapshot of its own line, under the same id. */
+  rollback(id: string, tag: string, signal?: AbortSignal): Promise<SandboxRecord> {
+    return this.#sandboxes.rollback(id, tag, signal);
   }
 
   change(id: string, changes: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {

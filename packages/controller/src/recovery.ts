@@ -27,7 +27,7 @@ export async function recover(parts: Parts, keeper: Keeper): Promise<Sandbox[]> 
     .filter((record) => alive(record) && !unanswered.has(`${record.owner} ${record.request_key}`));
   const ours = new Set(whole.map(({ pid }) => pid));
   await end(processesUsing(data.own).filter((pid) => !ours.has(pid) && engine.runs(executable(pid))));
-  const kept = new Set(whole.map(({ id }) => id));
+  const kept = new Set(whole.map(({ place }) => place));
   for (const name of readdirSync(data.own))
     if (!kept.has(name)) await rm(`${data.own}/${name}`, { recursive: true, force: true });
 

@@ -21,6 +21,8 @@ export interface Keeper {
 
 export interface Birth {
   id: string;
+  /** As in its record. */
+  place: string;
   snapshot: SnapshotMeta;
   source: Source;
   /** This child is number `index` of `count` made by one spawn. */
@@ -51,16 +53,16 @@ export class Sandbox implements AsyncDisposable {
 
   /** Restores a child and makes it its own: no sandbox exists before its guest has acknowledged who it is. */
   static async start(parts: Parts, birth: Birth): Promise<Sandbox> {
-    const { id, snapshot, source, index, count, signal, memoryLimitMib } = birth;
+    const { id, place, snapshot, source, index, count, signal, memoryLimitMib } = birth;
     const started = performance.now();
     await using scope = new Scope();
-    const directory = `${parts.data.own}/${id}`;
+    const directory = `${parts.data.own}/${place}`;
     signal.throwIfAborted();
     await placeFor(parts, source, directory, scope);
     const cgroups = [...birth.cgroups];
     if (memoryLimitMib !== null) {
-      scope.add(() => parts.limits.remove(id));
-      cgroups.push(await parts.limits.make(id, memoryLimitMib));
+      scope.add(() => parts.limits.remove(place));
+      cgroups.push(await parts.limits.make(place, memoryLimitMib));
     }
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
@@ -70,22 +72,22 @@ export class Sandbox implements AsyncDisposable {
     const acknowledged = guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal });
     await whileAlive(vm, 'before it was ready', acknowledged);
     const timeline = { started, restored, ready: performance.now() };
-    return new Sandbox(id, snapshot, vm, guest, birth.owner, birth.keeper, scope.release(), timeline);
+    return new Sandbox(id, directory, snapshot, vm, guest, birth.owner, birth.keeper, scope.release(), timeline);
   }
 
   /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
   static async adopt(parts: Parts, { id, snapshot_tag, state, ...record }: SandboxRecord, keeper: Keeper) {
     await using scope = new Scope();
-    const directory = `${parts.data.own}/${id}`;
+    const directory = `${parts.data.own}/${record.place}`;
     scope.add(() => rm(directory, { recursive: true, force: true }));
-    if (record.memory_limit_mib !== null) scope.add(() => parts.limits.remove(id));
+    if (record.memory_limit_mib !== null) scope.add(() => parts.limits.remove(record.place));
     const process = { pid: record.pid ?? 0, startTime: record.start_time ?? 0 };
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
     const guest = connectGuest(await vm.channel());
     scope.add(() => guest.close());
-    const sandbox = new Sandbox(id, snapshot, vm, guest, record.owner, keeper, scope.release());
+    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, record.owner, keeper, scope.release());
     try {
       // The program before may have ended between the order and its record: the record is what counts.
       sandbox.paused = state === 'paused';
@@ -99,6 +101,8 @@ export class Sandbox implements AsyncDisposable {
 
   private constructor(
     readonly id: string,
+    /** Holds its writable disk, `upper.img`. */
+    readonly directory: string,
     readonly snapshot: SnapshotMeta,
     readonly vm: Vm,
     readonly guest: GuestClient,

@@ -5,9 +5,9 @@ import { type BranchOptions, branchSandbox } from './branch.js';
 import { guarded } from './cancel.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
-import { type Keeper, Sandbox } from './sandbox.js';
+import { type Birth, type Keeper, Sandbox } from './sandbox.js';
 import { checkFiles, checkHost, type SnapshotMeta } from './snapshot.js';
-import { LOCAL_OWNER, type SnapshotInMaking, type Snapshots } from './snapshots.js';
+import { ancestors, LOCAL_OWNER, type SnapshotInMaking, type Snapshots, type SnapshotView } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
 import { Journal } from './store/journal.js';
@@ -53,6 +53,9 @@ export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 
 /** Children settle one by one: some may fail while others are fine. */
 export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
 
+/** Longer than a new VM may take until it has acknowledged its identity. */
+const ROLLBACK_MS = 90_000;
+
 /** Why a sandbox that was asked to end was. */
 type Order = 'killed' | 'expired';
 
@@ -60,7 +63,9 @@ type Order = 'killed' | 'expired';
 export class Sandboxes implements Keeper {
   readonly #live = new Map<string, { sandbox: Sandbox; settled: Promise<void> }>();
   readonly #orders = new Map<string, Order>();
-  readonly #spawning = new Set<Promise<unknown>>();
+  /** What is being done to those that others must leave alone meanwhile. */
+  readonly #changes = new Map<string, { what: string; stop: AbortController }>();
+  readonly #working = new Set<Promise<unknown>>();
   readonly #closing = new AbortController();
   readonly #journal: Journal;
   #branches = 0;
@@ -83,10 +88,7 @@ export class Sandboxes implements Keeper {
         throw new ForkdError('invalid_request', `n is 1 to ${MAX_CHILDREN}, not ${n}`);
       return guarded(signal, () => this.#spawn(snapshot, { ...options, signal }));
     });
-    this.#spawning.add(spawned);
-    const settled = (): boolean => this.#spawning.delete(spawned);
-    spawned.then(settled, settled);
-    return spawned;
+    return this.#finishing(spawned);
   }
 
   async #spawn(snapshot: SnapshotMeta, options: SpawnOptions & { signal: AbortSignal }): Promise<SpawnResult[]> {
@@ -109,9 +111,9 @@ export class Sandboxes implements Keeper {
   ): Promise<SpawnResult[]> {
     const { n: count, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
     const births = await inParallel(count, width, async (index) => {
-      const { id, owner, memory_limit_mib: memoryLimitMib } = records[index]!;
-      const place = { index, count, memoryLimitMib, cgroups };
-      const birth = { id, owner, snapshot, source, env, ...place, keeper: this, signal };
+      const { id, place, owner, memory_limit_mib: memoryLimitMib } = records[index]!;
+      const rank = { index, count, memoryLimitMib, cgroups };
+      const birth = { id, place, owner, snapshot, source, env, ...rank, keeper: this, signal };
       const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
       // Not waited for here: while the record of one is being written the next one starts.
       return { result: this.#handOut(id, started, () => started.ok && options.onReady?.(started.sandbox, index)) };
@@ -142,7 +144,7 @@ export class Sandboxes implements Keeper {
   }
 
   branch(id: string, options: Branching): SnapshotInMaking & { resumed: Promise<number> } {
-    const sandbox = this.get(id);
+    const sandbox = this.#free(id);
     const number = (this.#branches++).toString(16).padStart(4, '0');
     const tag = options.tag ?? `branch-${id}-${now()}-${number}`;
     let onResumed = (_pauseMs: number): void => {};
@@ -165,6 +167,79 @@ export class Sandboxes implements Keeper {
     return { record, done, resumed };
   }
 
+  /** The old VM stands still until the new one is ready, and goes on as if nothing had happened if that never is. */
+  rollback(id: string, tag: string, given?: AbortSignal): Promise<SandboxRecord> {
+    return this.#alone(id, 'being rolled back', given, (old, signal) =>
+      this.snapshots.using(tag, async (snapshot) => {
+        checkLine(old, tag, await this.snapshots.list());
+        await checkHost(snapshot, this.parts.engine);
+        await checkFiles(this.parts.data.snapshots, snapshot);
+        const { owner, env, memory_limit_mib: memoryLimitMib } = this.record(id);
+        const rank = { index: 0, count: 1, memoryLimitMib, cgroups: [] };
+        const place = newSandboxId();
+        await this.sources.using(snapshot, 1, signal, (source) =>
+          this.#replace(old, { id, place, owner, snapshot, source, env, ...rank, keeper: this, signal }),
+        );
+        this.parts.events.tell('rolled_back', { sandbox_id: id, snapshot_tag: tag, owner });
+        return this.record(id);
+      }),
+    );
+  }
+
+  async #replace(old: Sandbox, birth: Birth): Promise<void> {
+    const { id, place, signal, snapshot } = birth;
+    let replaced = false;
+    const replace = async (): Promise<void> => {
+      const next = await Sandbox.start(this.parts, birth);
+      const { pid, startTime } = next.vm;
+      try {
+        signal.throwIfAborted();
+        // From here to `own` nothing else runs: the record and the living never name different VMs.
+        if (this.#live.get(id)?.sandbox !== old) this.get(id);
+        this.parts.store.replaceVm(id, { place, pid, start_time: startTime, snapshot_tag: snapshot.tag });
+      } catch (thrown) {
+        await next.stop();
+        throw thrown;
+      }
+      this.own(next);
+      replaced = true;
+      old.guest.close(new ForkdError('state_conflict', `sandbox ${id} was rolled back to ${snapshot.tag}`));
+      await old.stop();
+    };
+    let replacing: Promise<void> | undefined;
+    // Guarded, so that it runs on also when this program is killed meanwhile.
+    const guarding = old.vm.guarded(() => (replacing = replace()), { signal, timeoutMs: ROLLBACK_MS });
+    try {
+      await guarding;
+    } catch (thrown) {
+      // It cannot go on once its place is taken.
+      await replacing?.catch(() => {});
+      if (!replaced) throw thrown;
+    }
+  }
+
+  /** One thing at a time is done to a sandbox; who ends it, or the program, ends this too. */
+  #alone<T>(
+    id: string,
+    what: string,
+    given: AbortSignal | undefined,
+    work: (sandbox: Sandbox, signal: AbortSignal) => Promise<T>,
+  ): Promise<T> {
+    const sandbox = this.#free(id);
+    const stop = new AbortController();
+    const signal = AbortSignal.any([this.#closing.signal, stop.signal, ...(given ? [given] : [])]);
+    this.#changes.set(id, { what, stop });
+    return this.#finishing(guarded(signal, () => work(sandbox, signal)).finally(() => this.#changes.delete(id)));
+  }
+
+  /** Not to be left half done when the program ends. */
+  #finishing<T>(work: Promise<T>): Promise<T> {
+    this.#working.add(work);
+    const settled = (): boolean => this.#working.delete(work);
+    work.then(settled, settled);
+    return work;
+  }
+
   /** Looks after a sandbox from here on. */
   own(sandbox: Sandbox): void {
     const settled = sandbox.exited.then((exit) => this.#ended(sandbox, exit));
@@ -184,14 +259,23 @@ export class Sandboxes implements Keeper {
     });
   }
 
+  /** One that nobody else is changing. */
+  #free(id: string): Sandbox {
+    const sandbox = this.get(id);
+    const state = this.#orders.has(id) ? 'stopping' : this.#changes.get(id)?.what;
+    if (state === undefined) return sandbox;
+    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, { details: { state }, hint: AGAIN });
+  }
+
   /** One whose guest can be talked to. */
   running(id: string): Sandbox {
     const sandbox = this.get(id);
-    const state = this.#orders.has(id) ? 'stopping' : sandbox.paused ? 'paused' : 'running';
+    const change = this.#changes.get(id)?.what;
+    const state = this.#orders.has(id) ? 'stopping' : (change ?? (sandbox.paused ? 'paused' : 'running'));
     if (state === 'running') return sandbox;
     throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, {
       details: { state },
-      hint: state === 'paused' ? 'Resume it first.' : 'It is about to end; spawn another one.',
+      hint: change ? AGAIN : state === 'paused' ? 'Resume it first.' : 'It is about to end; spawn another one.',
     });
   }
 
@@ -235,7 +319,7 @@ export class Sandboxes implements Keeper {
   async close(): Promise<void> {
     clearInterval(this.#sweeper);
     this.#closing.abort(new ForkdError('cancelled', 'forkd is being stopped'));
-    await Promise.allSettled(this.#spawning);
+    await Promise.allSettled(this.#working);
     if (this.parts.data.lasting) for (const sandbox of this.all()) sandbox.leave();
     else await Promise.all(this.all().map(({ id }) => this.kill(id)));
   }
@@ -247,7 +331,7 @@ export class Sandboxes implements Keeper {
     order: (sandbox: Sandbox) => Promise<void>,
   ): Promise<SandboxRecord> {
     const { store, events } = this.parts;
-    const sandbox = this.get(id);
+    const sandbox = this.#free(id);
     const record = store.moveSandbox(id, state);
     sandbox.paused = state === 'paused';
     try {
@@ -272,6 +356,7 @@ export class Sandboxes implements Keeper {
     if (!this.#orders.has(id)) {
       this.parts.store.moveSandbox(id, 'stopping');
       this.#orders.set(id, order);
+      this.#changes.get(id)?.stop.abort(new ForkdError('cancelled', `sandbox ${id} is being ended`));
       await live.sandbox.stop();
     }
     await live.settled;
@@ -280,6 +365,8 @@ export class Sandboxes implements Keeper {
   async #ended(sandbox: Sandbox, exit: VmExit): Promise<void> {
     const { store, events } = this.parts;
     const { id } = sandbox;
+    // Another VM has taken its place.
+    if (this.#live.get(id)?.sandbox !== sandbox) return;
     const order = this.#orders.get(id);
     const why = order ?? reason(exit);
     await this.#journal.write(() => {
@@ -308,6 +395,17 @@ async function settled(starting: Promise<Sandbox>): Promise<SpawnResult> {
   }
 }
 
+/** What it came from, and what was taken of it. */
+function checkLine({ id, snapshot }: Sandbox, tag: string, views: SnapshotView[]): void {
+  const taken = views.filter(({ meta }) => meta?.branch?.sandbox === id).map((view) => view.tag);
+  const own = [...ancestors(snapshot.tag, views), snapshot.tag, ...taken];
+  if (own.includes(tag)) return;
+  throw new ForkdError('invalid_request', `snapshot ${tag} is not of the line of sandbox ${id}`, {
+    hint: `It can go back to ${own.slice(-10).join(', ')}.`,
+  });
+}
+
+const AGAIN = 'Wait until that is done and try again.';
 const SHUT_DOWN = 'the guest shut down';
 
 function reason({ code, signal, lastWords }: VmExit): string {
@@ -321,8 +419,10 @@ function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot
 }
 
 function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+  const id = options.ids?.[index] ?? newSandboxId();
   return {
-    id: options.ids?.[index] ?? newSandboxId(),
+    id,
+    place: id,
     snapshot_tag: tag,
     owner: options.owner ?? LOCAL_OWNER,
     state: 'starting',

@@ -19,6 +19,7 @@ import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
 import { lineageRoutes } from './routes/lineage.js';
 import { ptyRoutes } from './routes/pty.js';
+import { rollbackRoutes } from './routes/rollback.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
 import { systemRoutes } from './routes/system.js';
@@ -81,6 +82,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   lineageRoutes(app, controller);
   documentRoutes(app, config.recipes, version);
   branchRoutes(app, controller);
+  rollbackRoutes(app, controller);
   workspaceRoutes(app, controller);
   return app;
 }

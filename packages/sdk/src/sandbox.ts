@@ -30,6 +30,7 @@ export interface BranchOptions extends CallOptions {
 const MARGIN_MS = 15_000;
 const DEFAULT_SECS = 30;
 const BRANCH_TIMEOUT_MS = 900_000;
+const ROLLBACK_TIMEOUT_MS = 120_000;
 
 /** One running sandbox. `await using` ends it at the end of the block. */
 export class Sandbox implements AsyncDisposable {
@@ -104,6 +105,13 @@ export class Sandbox implements AsyncDisposable {
   /** Saves it, as it is now, as a new snapshot. */
   async branch({ signal, timeout_ms = BRANCH_TIMEOUT_MS, ...body }: BranchOptions = {}): Promise<SnapshotInfo> {
     return this.#connection.call('branch', { signal, timeout_ms, params: this.#params, body });
+  }
+
+  /** Takes it back to a snapshot it came from, or that was taken of it. */
+  async rollback(tag: string, call: CallOptions = {}): Promise<SandboxInfo> {
+    const input = { timeout_ms: ROLLBACK_TIMEOUT_MS, ...call, params: this.#params, body: { snapshot_tag: tag } };
+    this.info = await this.#connection.call('rollback', input);
+    return this.info;
   }
 
   /** Ends it; that it has ended already is fine. */

@@ -55,4 +55,8 @@ export const MIGRATIONS: readonly string[] = [
   ) strict;
   `,
   'alter table workspaces add column spare_tag text;',
+  `
+  alter table sandboxes add column place text not null default '';
+  update sandboxes set place = id;
+  `,
 ];

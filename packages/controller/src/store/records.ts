@@ -9,6 +9,8 @@ export const SandboxRecord = z.object({
   snapshot_tag: Tag,
   owner: z.string(),
   state: SandboxState,
+  /** Its VM's directory, and its cgroup. A VM that takes the place of another one has its own from the start. */
+  place: SandboxId,
   /** Both are null until the VMM exists; together they name it for ever. */
   pid: z.number().int().nullable(),
   start_time: z.number().int().nullable(),

@@ -13,8 +13,10 @@ let files = 0;
 const file = (): string => `${root}/${files++}.db`;
 
 function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
+  const id = newSandboxId();
   return {
-    id: newSandboxId(),
+    id,
+    place: id,
     snapshot_tag: 'base',
     owner: 'ann',
     state: 'starting',

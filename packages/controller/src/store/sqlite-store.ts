@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { MIGRATIONS } from './migrations.js';
 import { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
-import type { SandboxFilter, Store } from './store.js';
+import type { SandboxFilter, Store, VmFields } from './store.js';
 
 /** A listing never returns more than this at once. */
 const MAX_ROWS = 10_000;
@@ -25,15 +25,16 @@ export class SqliteStore implements Store {
   }
 
   moveSandbox(id: string, to: SandboxState, changes: Partial<SandboxRecord> = {}): SandboxRecord {
-    const from = comingFrom(SANDBOX_MOVES, to);
-    if (this.#update('sandboxes', 'id', id, { ...changes, state: to }, 'state', from)) return this.#known(id);
-    const { state } = this.#known(id);
-    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, { details: { state, allowed_from: from } });
+    return this.#moveFrom(comingFrom(SANDBOX_MOVES, to), id, { ...changes, state: to });
   }
 
   changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord {
     this.#update('sandboxes', 'id', id, changes);
     return this.#known(id);
+  }
+
+  replaceVm(id: string, vm: VmFields): SandboxRecord {
+    return this.#moveFrom(['running', 'paused'], id, { ...vm, state: 'running' });
   }
 
   countBranch(id: string, tag: string): void {
@@ -165,6 +166,12 @@ export class SqliteStore implements Store {
 
   close(): void {
     this.#database.close();
+  }
+
+  #moveFrom(from: readonly SandboxState[], id: string, changes: Partial<SandboxRecord>): SandboxRecord {
+    if (this.#update('sandboxes', 'id', id, changes, 'state', from)) return this.#known(id);
+    const { state } = this.#known(id);
+    throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, { details: { state, allowed_from: from } });
   }
 
   #known(id: string): SandboxRecord {

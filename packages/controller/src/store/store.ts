@@ -12,12 +12,17 @@ export interface SandboxFilter {
   limit?: number | undefined;
 }
 
+/** What names the VM of a sandbox. */
+export type VmFields = Pick<SandboxRecord, 'place' | 'pid' | 'start_time' | 'snapshot_tag'>;
+
 /** What must survive the program. Each call is durable when it returns. */
 export interface Store {
   addSandboxes(records: SandboxRecord[]): void;
   /** Moves a sandbox to a state it can be reached in, else throws `state_conflict` naming the state it is in. */
   moveSandbox(id: string, to: SandboxState, changes?: Partial<SandboxRecord>): SandboxRecord;
   changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord;
+  /** Another VM becomes this sandbox, in one step; `state_conflict` unless it runs or is paused. */
+  replaceVm(id: string, vm: VmFields): SandboxRecord;
   countBranch(id: string, tag: string): void;
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */

@@ -1,10 +1,11 @@
-import type { Controller, Sandbox, SandboxRecord, SpawnResult } from '@forkd/controller';
-import { ForkdError, GUEST_ADDR, ROUTES, type SandboxInfo } from '@forkd/protocol';
+import type { Controller, Sandbox, SpawnResult } from '@forkd/controller';
+import { ForkdError, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { errorFields } from '../error-replies.js';
 import { keyOf } from '../idempotency.js';
 import { observeSpawn } from '../metrics.js';
 import { audited } from '../operation.js';
+import { sandboxInfo } from '../sandbox-info.js';
 import { serveRoute } from '../serve-route.js';
 import { ownerFilter, visibleSandbox, visibleSnapshot } from '../visible.js';
 
@@ -27,10 +28,10 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
     });
     const last = records.length > limit ? records[limit - 1] : undefined;
     if (last) reply.header('x-next-token', last.id);
-    return records.slice(0, limit).map(info);
+    return records.slice(0, limit).map(sandboxInfo);
   });
   serveRoute(app, ROUTES.getSandbox, ({ params, request }) =>
-    info(visibleSandbox(controller, request.caller, params.id)),
+    sandboxInfo(visibleSandbox(controller, request.caller, params.id)),
   );
   serveRoute(app, ROUTES.spawn, async ({ body, query, request, reply, signal }) => {
     await visibleSnapshot(controller, request.caller, body.snapshot_tag);
@@ -61,12 +62,12 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       await killAll(born);
       throw failed.error;
     }
-    return reply.code(201).send(born.map(({ id }) => info(controller.record(id))));
+    return reply.code(201).send(born.map(({ id }) => sandboxInfo(controller.record(id))));
   });
   serveRoute(app, ROUTES.changeSandbox, ({ params, body, request }) => {
     visibleSandbox(controller, request.caller, params.id);
     const { ttl_secs, metadata } = body;
-    return info(
+    return sandboxInfo(
       controller.change(params.id, {
         ...(ttl_secs !== undefined && { ttl: ttl_secs }),
         ...(metadata !== undefined && { metadata }),
@@ -80,11 +81,11 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
   });
   serveRoute(app, ROUTES.pause, async ({ params, request }) => {
     visibleSandbox(controller, request.caller, params.id);
-    return info(await controller.pause(params.id));
+    return sandboxInfo(await controller.pause(params.id));
   });
   serveRoute(app, ROUTES.resume, async ({ params, request }) => {
     visibleSandbox(controller, request.caller, params.id);
-    return info(await controller.resume(params.id));
+    return sandboxInfo(await controller.resume(params.id));
   });
 }
 
@@ -103,28 +104,6 @@ function labels(text: string | undefined): Record<string, string> {
 /** One entry per child, in order. */
 export function settledInfos(controller: Controller, results: SpawnResult[]) {
   return results.map((result) =>
-    result.ok ? { sandbox: info(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
+    result.ok ? { sandbox: sandboxInfo(controller.record(result.sandbox.id)) } : { error: errorFields(result.error) },
   );
-}
-
-function info(record: SandboxRecord): SandboxInfo {
-  return {
-    id: record.id,
-    snapshot_tag: record.snapshot_tag,
-    netns: null,
-    guest_addr: GUEST_ADDR,
-    created_at_unix: record.created_at,
-    pid: record.state === 'exited' ? null : record.pid,
-    memory_limit_mib: record.memory_limit_mib,
-    has_branched: record.branch_count > 0,
-    last_branch_memory_path: null,
-    branch_count: record.branch_count,
-    state: record.state,
-    owner: record.owner,
-    metadata: record.metadata,
-    expires_at_unix: record.expires_at,
-    vcpus: record.vcpus,
-    memory_mib: record.memory_mib,
-    exit_reason: record.exit_reason,
-  };
 }

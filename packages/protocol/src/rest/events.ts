@@ -9,6 +9,7 @@ export const EventType = z.enum([
   'paused',
   'resumed',
   'branched',
+  'rolled_back',
   'exited',
   'crashed',
   'deleted',

@@ -317,6 +317,14 @@ export const ROUTES = {
     body: sandboxes.ForkRequest,
     replies: { 201: z.object({ snapshot: snapshots.SnapshotInfo, ...sandboxes.SpawnResults.shape }) },
   },
+  rollback: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/rollback',
+    summary: 'Take a sandbox back to a snapshot it came from, or that was taken of it; it keeps its id, and then runs',
+    params: IdParams,
+    body: sandboxes.RollbackRequest,
+    replies: { 200: sandboxes.SandboxInfo },
+  },
   listWorkspaces: {
     method: 'GET',
     path: '/v1/workspaces',

@@ -175,6 +175,8 @@ export const BranchRequest = z.strictObject({
 });
 export type BranchRequest = z.infer<typeof BranchRequest>;
 
+export const RollbackRequest = z.strictObject({ snapshot_tag: Tag });
+
 /** Branch and spawn in one call: the children go on from where the sandbox stands. */
 export const ForkRequest = z.strictObject({
   n: whole(1, 1000).default(1),
