@@ -102,6 +102,7 @@ function fillDatabase(): void {
     ended_at: now,
     exit_reason: 'killed',
     request_key: null,
+    promoted_from: null,
     env: {},
     branch_count: 0,
     last_branch: null,

@@ -16,6 +16,7 @@ import { logs } from './commands/logs.js';
 import { ls } from './commands/ls.js';
 import { pause, resume } from './commands/pause-resume.js';
 import { ping } from './commands/ping.js';
+import { promote } from './commands/promote.js';
 import { quickstart } from './commands/quickstart.js';
 import { recipes } from './commands/recipes.js';
 import { rmi } from './commands/rmi.js';
@@ -37,6 +38,6 @@ import { workspaces } from './commands/workspace.js';
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
   ...[snapshot, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
-  ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, cp, serialConsole, ...workspaces],
+  ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, promote, cp, serialConsole, ...workspaces],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

@@ -182,6 +182,11 @@ export class Controller implements AsyncDisposable {
     return this.#sandboxes.rollback(id, tag, signal);
   }
 
+  /** A child takes the id of the sandbox it was forked from. */
+  promote(id: string, signal?: AbortSignal): Promise<SandboxRecord> {
+    return this.#sandboxes.promote(id, signal);
+  }
+
   change(id: string, changes: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {
     return this.#sandboxes.change(id, changes);
   }

@@ -92,6 +92,8 @@ export class Sandbox implements AsyncDisposable {
       // The program before may have ended between the order and its record: the record is what counts.
       sandbox.paused = state === 'paused';
       await (sandbox.paused ? vm.pause() : vm.resume());
+      // A promotion may have been cut short when its guest had been told already, and its record had not.
+      if (snapshot.branch && !sandbox.paused) void sandbox.#remind(record.env).catch(() => {});
     } catch (thrown) {
       await sandbox.stop();
       throw thrown;
@@ -100,7 +102,8 @@ export class Sandbox implements AsyncDisposable {
   }
 
   private constructor(
-    readonly id: string,
+    /** Another one after it was promoted. */
+    public id: string,
     /** Holds its writable disk, `upper.img`. */
     readonly directory: string,
     readonly snapshot: SnapshotMeta,
@@ -115,10 +118,20 @@ export class Sandbox implements AsyncDisposable {
     this.#scope = scope;
     this.#keeper = keeper;
     this.exited = vm.exited.then(async (exit) => {
-      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${id} has ended\n${exit.lastWords}`.trimEnd()));
+      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${this.id} has ended\n${exit.lastWords}`.trimEnd()));
       await scope.close();
       return exit;
     });
+  }
+
+  /** Tells its guest who it is, also later in its life. */
+  async rename(id: string, env: Record<string, string>, signal?: AbortSignal): Promise<void> {
+    const limits = { timeoutMs: IDENTITY_TIMEOUT_MS, ...(signal && { signal }) };
+    await this.guest.identity(identityOf(id, this.snapshot, 0, 1, env), limits);
+  }
+
+  async #remind(env: Record<string, string>): Promise<void> {
+    if ((await this.guest.health()).identity !== this.id) await this.rename(this.id, env);
   }
 
   kill(): Promise<void> {

@@ -169,9 +169,10 @@ export class Sandboxes implements Keeper {
 
   /** The old VM stands still until the new one is ready, and goes on as if nothing had happened if that never is. */
   rollback(id: string, tag: string, given?: AbortSignal): Promise<SandboxRecord> {
-    return this.#alone(id, 'being rolled back', given, (old, signal) =>
+    const old = this.get(id);
+    return this.#alone([id], 'being rolled back', given, (signal) =>
       this.snapshots.using(tag, async (snapshot) => {
-        checkLine(old, tag, await this.snapshots.list());
+        checkLine(this.record(id), tag, await this.snapshots.list());
         await checkHost(snapshot, this.parts.engine);
         await checkFiles(this.parts.data.snapshots, snapshot);
         const { owner, env, memory_limit_mib: memoryLimitMib } = this.record(id);
@@ -218,18 +219,70 @@ export class Sandboxes implements Keeper {
     }
   }
 
+  /** Takes the id of the sandbox it was forked from, whose VM ends if it still runs. */
+  async promote(id: string, given?: AbortSignal): Promise<SandboxRecord> {
+    const { store, events } = this.parts;
+    const child = this.running(id);
+    const to = this.#promotesTo(child);
+    const source = this.#live.get(to)?.sandbox;
+    return this.#alone([id, to], 'being promoted', given, async (signal) => {
+      const { env } = this.record(id);
+      let record: SandboxRecord;
+      try {
+        await child.rename(to, env, signal);
+        signal.throwIfAborted();
+        // From here until the living are told nothing else runs.
+        if (this.#live.get(to)?.sandbox !== source) this.#promotesTo(child);
+        record = store.promoteSandbox(id, to);
+      } catch (thrown) {
+        await child.rename(id, env).catch(() => {});
+        throw thrown;
+      }
+      const entry = this.#live.get(id)!;
+      this.#live.delete(id);
+      this.#live.set(to, entry);
+      child.id = to;
+      source?.guest.close(new ForkdError('state_conflict', `sandbox ${to} was replaced by its child ${id}`));
+      await source?.stop();
+      events.tell('promoted', { ...about(child), message: `it was ${id}` });
+      return record;
+    });
+  }
+
+  /** The id it may take. */
+  #promotesTo({ id, snapshot }: Sandbox): string {
+    const { store } = this.parts;
+    const to = snapshot.branch?.sandbox;
+    if (to === undefined || to === id)
+      throw new ForkdError('state_conflict', `sandbox ${id} was not forked from another sandbox`, {
+        hint: 'Only a child of a branch can be promoted.',
+      });
+    const workspace = store.workspaces().find(({ sandbox_id }) => sandbox_id === id);
+    if (workspace)
+      throw new ForkdError('state_conflict', `sandbox ${id} belongs to workspace ${workspace.name}`, {
+        hint: 'Fork it, and promote the child.',
+      });
+    const state = store.sandbox(to)?.state;
+    if (state === 'starting' || state === 'stopping')
+      throw new ForkdError('state_conflict', `sandbox ${to} is ${state}`, { details: { state } });
+    return to;
+  }
+
   /** One thing at a time is done to a sandbox; who ends it, or the program, ends this too. */
   #alone<T>(
-    id: string,
+    ids: string[],
     what: string,
     given: AbortSignal | undefined,
-    work: (sandbox: Sandbox, signal: AbortSignal) => Promise<T>,
+    work: (signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
-    const sandbox = this.#free(id);
+    for (const id of ids) this.#checkFree(id);
     const stop = new AbortController();
     const signal = AbortSignal.any([this.#closing.signal, stop.signal, ...(given ? [given] : [])]);
-    this.#changes.set(id, { what, stop });
-    return this.#finishing(guarded(signal, () => work(sandbox, signal)).finally(() => this.#changes.delete(id)));
+    for (const id of ids) this.#changes.set(id, { what, stop });
+    const done = (): void => {
+      for (const id of ids) this.#changes.delete(id);
+    };
+    return this.#finishing(guarded(signal, () => work(signal)).finally(done));
   }
 
   /** Not to be left half done when the program ends. */
@@ -262,8 +315,13 @@ export class Sandboxes implements Keeper {
   /** One that nobody else is changing. */
   #free(id: string): Sandbox {
     const sandbox = this.get(id);
+    this.#checkFree(id);
+    return sandbox;
+  }
+
+  #checkFree(id: string): void {
     const state = this.#orders.has(id) ? 'stopping' : this.#changes.get(id)?.what;
-    if (state === undefined) return sandbox;
+    if (state === undefined) return;
     throw new ForkdError('state_conflict', `sandbox ${id} is ${state}`, { details: { state }, hint: AGAIN });
   }
 
@@ -396,9 +454,9 @@ async function settled(starting: Promise<Sandbox>): Promise<SpawnResult> {
 }
 
 /** What it came from, and what was taken of it. */
-function checkLine({ id, snapshot }: Sandbox, tag: string, views: SnapshotView[]): void {
-  const taken = views.filter(({ meta }) => meta?.branch?.sandbox === id).map((view) => view.tag);
-  const own = [...ancestors(snapshot.tag, views), snapshot.tag, ...taken];
+function checkLine({ id, promoted_from, snapshot_tag }: SandboxRecord, tag: string, views: SnapshotView[]): void {
+  const isTaken = ({ meta }: SnapshotView): boolean => [id, promoted_from].includes(meta?.branch?.sandbox ?? '');
+  const own = [...ancestors(snapshot_tag, views), snapshot_tag, ...views.filter(isTaken).map((view) => view.tag)];
   if (own.includes(tag)) return;
   throw new ForkdError('invalid_request', `snapshot ${tag} is not of the line of sandbox ${id}`, {
     hint: `It can go back to ${own.slice(-10).join(', ')}.`,
@@ -433,6 +491,7 @@ function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions, index: 
     ended_at: null,
     exit_reason: null,
     request_key: options.requestKey ?? null,
+    promoted_from: null,
     metadata: options.metadata ?? {},
     memory_limit_mib: options.memoryLimitMib ?? null,
     env: options.env ?? {},

@@ -18,6 +18,7 @@ import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
 import { lineageRoutes } from './routes/lineage.js';
+import { promoteRoutes } from './routes/promote.js';
 import { ptyRoutes } from './routes/pty.js';
 import { rollbackRoutes } from './routes/rollback.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
@@ -83,6 +84,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   documentRoutes(app, config.recipes, version);
   branchRoutes(app, controller);
   rollbackRoutes(app, controller);
+  promoteRoutes(app, controller);
   workspaceRoutes(app, controller);
   return app;
 }

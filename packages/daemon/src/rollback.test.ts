@@ -1,4 +1,4 @@
-import { readdirSync } from 'node:fs';
+import { readdirSync, writeFileSync } from 'node:fs';
 import { leaks, NO_LEAKS } from '@forkd/controller';
 import type { SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, expect, it } from 'vitest';
@@ -30,6 +30,11 @@ async function spawn(more = {}): Promise<SandboxInfo> {
   return body[0];
 }
 
+async function fork(id: string, n = 1): Promise<string[]> {
+  const { body } = await say('POST', `/v1/sandboxes/${id}/fork`, { n });
+  return body.results.map(({ sandbox }: { sandbox: SandboxInfo }) => sandbox.id);
+}
+
 async function shell(id: string, command: string): Promise<string> {
   const { body } = await say('POST', `/v1/sandboxes/${id}/exec`, { args: ['sh', '-c', command] });
   expect(body.exit_code, JSON.stringify(body)).toBe(0);
@@ -50,6 +55,16 @@ async function branch(id: string, tag: string): Promise<void> {
 
 const rollback = (id: string, tag: string): Promise<Answer> =>
   say('POST', `/v1/sandboxes/${id}/rollback`, { snapshot_tag: tag });
+
+async function restart(going: Promise<unknown>): Promise<void> {
+  daemon.signal('SIGKILL');
+  await Promise.all([daemon.ended(), going]);
+  daemon = await TestDaemon.start(['--recipes', `${daemon.root}/recipes`], daemon.root);
+}
+
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  for (let tries = 0; !(await holds()); tries++) expect(tries).toBeLessThan(100);
+}
 
 /** VMs of sandboxes: the daemon has a directory for each, and for nothing else of a sandbox. */
 const places = (): string[] => readdirSync(`${daemon.root}/run/daemon`).filter((name) => name.startsWith('sb-'));
@@ -106,7 +121,6 @@ it('what cannot be gone back to is refused, and the sandbox runs on', async () =
   expect(await marks(id)).toBe('here\nhere');
   // A VM that cannot be made.
   await branch(id, 'broken');
-  const { writeFileSync } = await import('node:fs');
   writeFileSync(`${daemon.root}/snapshots/broken/device.state`, 'not what a VMM wrote');
   expect((await rollback(id, 'broken')).status).toBeGreaterThanOrEqual(500);
   expect(await marks(id)).toBe('here\nhere');
@@ -137,9 +151,7 @@ it('a daemon that is killed at any moment leaves one VM, and the record names it
   for (const wait of [0, 20, 60, 120, 200, 320, 500]) {
     const going = rollback(id, 'plain').catch(() => {});
     await new Promise((done) => setTimeout(done, wait));
-    daemon.signal('SIGKILL');
-    await Promise.all([daemon.ended(), going]);
-    daemon = await TestDaemon.start(['--recipes', `${daemon.root}/recipes`], daemon.root);
+    await restart(going);
     const { body } = await say('GET', `/v1/sandboxes/${id}`);
     expect(body).toMatchObject({ state: 'running', memory_limit_mib: 512 });
     const others = (await say('GET', '/v1/sandboxes')).body.length;
@@ -148,5 +160,56 @@ it('a daemon that is killed at any moment leaves one VM, and the record names it
     const found = await shell(id, 'cat /dev/shm/mark /root/mark 2>/dev/null || true; hostname');
     expect([`old\nold\n${id}`, id]).toContain(found);
     if (found === id) await mark(id, 'old');
+  }
+});
+
+it('a child takes the id of the sandbox it was forked from, with all it has', async () => {
+  const { id } = await spawn({ env: { WHO: 'ann' }, metadata: { job: 'source' } });
+  await mark(id, 'source');
+  const [first, second] = (await fork(id, 2)) as [string, string];
+  await mark(first, 'first');
+  await mark(second, 'second');
+  const { pid } = (await say('GET', `/v1/sandboxes/${first}`)).body;
+  const { status, body } = await say('POST', `/v1/sandboxes/${first}/promote`);
+  expect([status, body.code]).toEqual([200, undefined]);
+  expect(body).toMatchObject({ id, pid, state: 'running', promoted_from: first, metadata: {} });
+  expect(await marks(id)).toBe('first\nfirst');
+  expect(await shell(id, 'hostname; echo $WHO')).toBe(`${id}\nann`);
+  expect((await say('GET', `/v1/sandboxes/${first}`)).status).toBe(404);
+  expect((await say('POST', `/v1/sandboxes/${id}/promote`)).body.code).toBe('state_conflict');
+  // It can be forked, rolled back and killed like any other; and a sibling can still take its place.
+  await branch(id, 'of-promoted');
+  await mark(id, 'later');
+  expect((await rollback(id, 'of-promoted')).status).toBe(200);
+  expect(await marks(id)).toBe('first\nfirst');
+  expect((await say('POST', `/v1/sandboxes/${second}/promote`)).body).toMatchObject({ id, promoted_from: second });
+  expect(await marks(id)).toBe('second\nsecond');
+  await say('DELETE', `/v1/sandboxes/${id}`);
+  expect((await say('GET', `/v1/sandboxes/${id}`)).status).toBe(404);
+
+  const other = await spawn();
+  const [orphan] = (await fork(other.id)) as [string];
+  await say('POST', `/v1/sandboxes/${orphan}/pause`);
+  expect((await say('POST', `/v1/sandboxes/${orphan}/promote`)).body).toMatchObject({ details: { state: 'paused' } });
+  await say('POST', `/v1/sandboxes/${orphan}/resume`);
+  await say('DELETE', `/v1/sandboxes/${other.id}`);
+  expect((await say('POST', `/v1/sandboxes/${orphan}/promote`)).body.id).toBe(other.id);
+  expect((await say('POST', `/v1/sandboxes/${(await spawn()).id}/promote`)).status).toBe(409);
+});
+
+it('a promotion that is cut short has happened or has not', async () => {
+  const { id } = await spawn();
+  for (const wait of [0, 5, 10, 20, 40, 80]) {
+    const [child] = (await fork(id)) as [string];
+    const going = say('POST', `/v1/sandboxes/${child}/promote`).catch(() => {});
+    await new Promise((done) => setTimeout(done, wait));
+    await restart(going);
+    const listed: SandboxInfo[] = (await say('GET', '/v1/sandboxes')).body;
+    expect(places()).toHaveLength(listed.length);
+    const left = listed.find((sandbox) => sandbox.id === child);
+    expect(listed.find((sandbox) => sandbox.id === id)?.promoted_from === child).toBe(left === undefined);
+    if (left) await until(async () => (await shell(child, 'hostname')) === child);
+    expect(await shell(id, 'hostname')).toBe(id);
+    if (left) await say('DELETE', `/v1/sandboxes/${child}`);
   }
 });

@@ -20,6 +20,7 @@ export function sandboxInfo(record: SandboxRecord): SandboxInfo {
     expires_at_unix: record.expires_at,
     vcpus: record.vcpus,
     memory_mib: record.memory_mib,
+    ...(record.promoted_from !== null && { promoted_from: record.promoted_from }),
     exit_reason: record.exit_reason,
   };
 }

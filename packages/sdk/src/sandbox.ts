@@ -114,6 +114,12 @@ export class Sandbox implements AsyncDisposable {
     return this.info;
   }
 
+  /** Takes the id of the sandbox it was forked from: use what is returned from here on. */
+  async promote(call: CallOptions = {}): Promise<Sandbox> {
+    const input = { timeout_ms: ROLLBACK_TIMEOUT_MS, ...call, params: this.#params };
+    return new Sandbox(this.#connection, await this.#connection.call('promote', input));
+  }
+
   /** Ends it; that it has ended already is fine. */
   async kill(call: CallOptions = {}): Promise<void> {
     try {

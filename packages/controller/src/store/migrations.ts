@@ -58,5 +58,6 @@ export const MIGRATIONS: readonly string[] = [
   `
   alter table sandboxes add column place text not null default '';
   update sandboxes set place = id;
+  alter table sandboxes add column promoted_from text;
   `,
 ];

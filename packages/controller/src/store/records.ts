@@ -20,6 +20,8 @@ export const SandboxRecord = z.object({
   exit_reason: z.string().nullable(),
   /** The `Idempotency-Key` of the request that made it. */
   request_key: z.string().nullable(),
+  /** The id it had before it was promoted. */
+  promoted_from: SandboxId.nullable(),
   metadata: Json.pipe(z.record(z.string(), z.string())),
   /** Given at its birth on top of the snapshot's; its branches go on with it. */
   env: Json.pipe(z.record(z.string(), z.string())),

@@ -27,6 +27,7 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     ended_at: null,
     exit_reason: null,
     request_key: null,
+    promoted_from: null,
     metadata: {},
     env: {},
     branch_count: 0,

@@ -37,6 +37,15 @@ export class SqliteStore implements Store {
     return this.#moveFrom(['running', 'paused'], id, { ...vm, state: 'running' });
   }
 
+  promoteSandbox(id: string, to: string): SandboxRecord {
+    this.together(() => {
+      this.removeSandbox(to);
+      this.#moveFrom(['running'], id, { promoted_from: id });
+      this.#update('sandboxes', 'id', id, { id: to });
+    });
+    return this.#known(to);
+  }
+
   countBranch(id: string, tag: string): void {
     this.#run('update sandboxes set branch_count = branch_count + 1, last_branch = ? where id = ?', [tag, id]);
   }

@@ -23,6 +23,8 @@ export interface Store {
   changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord;
   /** Another VM becomes this sandbox, in one step; `state_conflict` unless it runs or is paused. */
   replaceVm(id: string, vm: VmFields): SandboxRecord;
+  /** A running sandbox takes another id, in one step; whoever had that is forgotten. */
+  promoteSandbox(id: string, to: string): SandboxRecord;
   countBranch(id: string, tag: string): void;
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */

@@ -10,6 +10,7 @@ export const EventType = z.enum([
   'resumed',
   'branched',
   'rolled_back',
+  'promoted',
   'exited',
   'crashed',
   'deleted',

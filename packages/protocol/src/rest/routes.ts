@@ -325,6 +325,13 @@ export const ROUTES = {
     body: sandboxes.RollbackRequest,
     replies: { 200: sandboxes.SandboxInfo },
   },
+  promote: {
+    method: 'POST',
+    path: '/v1/sandboxes/:id/promote',
+    summary: 'A child takes the id of the sandbox it was forked from; that one, if it still runs, ends',
+    params: IdParams,
+    replies: { 200: sandboxes.SandboxInfo },
+  },
   listWorkspaces: {
     method: 'GET',
     path: '/v1/workspaces',

@@ -40,6 +40,8 @@ export const SandboxInfo = z.object({
   expires_at_unix: UnixSeconds.nullable(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
+  /** The id it had before it took that of the sandbox it was forked from. */
+  promoted_from: SandboxId.optional(),
   /** Why it ended, while it is remembered. */
   exit_reason: z.string().nullable(),
 });
