@@ -1,7 +1,9 @@
 import { execFileSync } from 'node:child_process';
 import { closeSync, existsSync, openSync, readdirSync, readFileSync, writeSync } from 'node:fs';
 import { setTimeout as sleep, setImmediate as turn } from 'node:timers/promises';
-import { processesUsing } from '@forkd/controller';
+import { Controller, processesUsing } from '@forkd/controller';
+import { QemuEngine } from '@forkd/engine-qemu';
+import { HostHelper } from '@forkd/host';
 import type { SandboxInfo } from '@forkd/protocol';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
 import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
@@ -225,6 +227,22 @@ it('a branch leaves the memory it comes from as it was, and is refused when it d
   expect(sum()).toBe(before);
   await daemon.killAll();
   for (const tag of ['larger', 'large']) await drop(tag);
+});
+
+it('a branch is not touched by another program that tidies the same data directory meanwhile (class 17)', async () => {
+  const source = await daemon.spawn('plain');
+  const sum = await daemon.shell(source, BIG);
+  const helper = HostHelper.start();
+  const branching = branch(source, { tag: 'kept' });
+  for (let writing = true; writing; ) {
+    const controller = await Controller.open(root, new QemuEngine({ helper }), helper);
+    await controller[Symbol.asyncDispose]();
+    writing = await Promise.race([branching.then(() => false), turn(true)]);
+  }
+  await helper[Symbol.asyncDispose]();
+  expect((await branching).status).toBe(201);
+  await wholeOrAbsent('kept', await branching, sum);
+  await settled(source);
 });
 
 it('a branch outlives the snapshot it comes from, also while it runs and after a restart (class 18)', async () => {
