@@ -193,8 +193,6 @@ function cell(samples: Sample[]) {
   };
 }
 
-export type Cell = ReturnType<typeof cell>;
-
 function spread(values: number[]) {
   const [p50, p90, max] = [percentile(values, 0.5), percentile(values, 0.9), Math.max(...values)];
   return { p50: rounded(p50), p90: rounded(p90), max: rounded(max) };

@@ -31,13 +31,14 @@ import { snapshotInfo } from './commands/snapshot-info.js';
 import { spawn } from './commands/spawn.js';
 import { stop } from './commands/stop.js';
 import { version } from './commands/version.js';
+import { wait } from './commands/wait.js';
 import { where } from './commands/where.js';
 import { workspaces } from './commands/workspace.js';
 
 /** Every verb, in the order help shows them. */
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
-  ...[snapshot, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
+  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
   ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, promote, cp, serialConsole, ...workspaces],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

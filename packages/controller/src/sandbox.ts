@@ -4,6 +4,7 @@ import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
+import { greet } from './greet.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
 import { readSnapshot, type SnapshotMeta, snapshotFiles } from './snapshot.js';
@@ -66,11 +67,10 @@ export class Sandbox implements AsyncDisposable {
     }
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
-    const guest = connectGuest(await vm.channel());
-    scope.add(() => guest.close());
     const identity = identityOf(id, snapshot, index, count, birth.env);
-    const acknowledged = guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal });
-    await whileAlive(vm, 'before it was ready', acknowledged);
+    const acknowledged = greet(vm, (guest) => guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal }));
+    const guest = await whileAlive(vm, 'before it was ready', acknowledged);
+    scope.add(() => guest.close());
     const timeline = { started, restored, ready: performance.now() };
     return new Sandbox(id, directory, snapshot, vm, guest, birth.owner, birth.keeper, scope.release(), timeline);
   }

@@ -1,8 +1,9 @@
 import { mkdir, rm } from 'node:fs/promises';
 import type { ForkPlacement, Vm } from '@forkd/engine';
-import { connectGuest, type GuestClient } from '@forkd/guest';
+import type { GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { blaming, whileAlive } from './alive.js';
+import { greet } from './greet.js';
 import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
 import { untilQuiet } from './quiet.js';
@@ -64,9 +65,12 @@ export class Zygote implements Source, AsyncDisposable {
     await placeFor(parts, this, directory, scope);
     try {
       const trial = scope.own(await this.start({ directory, tied: true }));
-      const guest = connectGuest(await trial.channel());
-      scope.add(() => guest.close());
-      await whileAlive(trial, 'on trial', guest.health({ signal }));
+      const guest = await whileAlive(
+        trial,
+        'on trial',
+        greet(trial, (client) => client.health({ signal })),
+      );
+      guest.close();
       return true;
     } catch {
       return false;
@@ -100,10 +104,5 @@ async function rehearse(guest: GuestClient, snapshot: SnapshotMeta, signal: Abor
 }
 
 async function withGuest(vm: Vm, use: (guest: GuestClient) => Promise<void>): Promise<void> {
-  const guest = connectGuest(await vm.channel());
-  try {
-    await use(guest);
-  } finally {
-    guest.close();
-  }
+  (await greet(vm, use)).close();
 }

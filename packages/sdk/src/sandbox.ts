@@ -1,9 +1,11 @@
 import type {
   ChangeSandbox,
+  ErrorBody,
   EvalRequest,
   EvalResponse,
   ExecRequest,
   ExecResponse,
+  ForkRequest,
   PingResponse,
   SandboxInfo,
   SnapshotInfo,
@@ -17,6 +19,8 @@ import { Pty, type PtyOptions } from './pty.js';
 
 export type ExecOptions = Partial<Omit<ExecRequest, 'args'>> & CallOptions;
 export type EvalOptions = Partial<Omit<EvalRequest, 'code'>> & CallOptions;
+export type ForkOptions = Partial<ForkRequest> & CallOptions;
+export type Spawned = { sandbox: Sandbox } | { error: Omit<ErrorBody, 'request_id'> };
 
 export interface BranchOptions extends CallOptions {
   tag?: string | undefined;
@@ -24,6 +28,12 @@ export interface BranchOptions extends CallOptions {
   wait?: boolean | undefined;
   measure_diff?: boolean | undefined;
   parent_tag?: string | undefined;
+}
+
+export interface Forked {
+  /** The one in between; it stays. */
+  snapshot: SnapshotInfo;
+  children: Spawned[];
 }
 
 /** What the daemon waits for a guest beyond the guest's own time limit. */
@@ -118,6 +128,15 @@ export class Sandbox implements AsyncDisposable {
   async promote(call: CallOptions = {}): Promise<Sandbox> {
     const input = { timeout_ms: ROLLBACK_TIMEOUT_MS, ...call, params: this.#params };
     return new Sandbox(this.#connection, await this.#connection.call('promote', input));
+  }
+
+  /** Branches it and spawns `n` children that go on from where it stands: one result per child. */
+  async fork({ signal, timeout_ms = BRANCH_TIMEOUT_MS, ...body }: ForkOptions = {}): Promise<Forked> {
+    const reply = await this.#connection.call('fork', { signal, timeout_ms, params: this.#params, body });
+    const children = reply.results.map((result) =>
+      'sandbox' in result ? { sandbox: new Sandbox(this.#connection, result.sandbox) } : result,
+    );
+    return { snapshot: reply.snapshot, children };
   }
 
   /** Ends it; that it has ended already is fine. */

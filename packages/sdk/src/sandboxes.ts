@@ -1,10 +1,9 @@
-import type { ErrorBody, SandboxInfo, SandboxState, SpawnRequest } from '@forkd/protocol';
+import type { SandboxInfo, SandboxState, SpawnRequest } from '@forkd/protocol';
 import type { Connection } from './connection.js';
 import type { CallOptions } from './options.js';
-import { Sandbox } from './sandbox.js';
+import { Sandbox, type Spawned } from './sandbox.js';
 
 export type SpawnOptions = Pick<SpawnRequest, 'snapshot_tag'> & Partial<SpawnRequest> & CallOptions;
-export type Spawned = { sandbox: Sandbox } | { error: Omit<ErrorBody, 'request_id'> };
 
 export interface ListOptions extends CallOptions {
   state?: SandboxState | undefined;

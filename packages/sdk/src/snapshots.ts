@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { CreateSnapshot, ForkdEvent, SnapshotInfo, SnapshotInfoDetail } from '@forkd/protocol';
 import type { Connection } from './connection.js';
 import { followEvents } from './events.js';
@@ -13,6 +14,11 @@ export interface RemoveOptions extends CallOptions {
   force?: boolean | undefined;
 }
 
+export interface WaitOptions extends CallOptions {
+  onProgress?: (event: ForkdEvent) => void;
+}
+
+const WAIT_POLL_MS = 100;
 /** Building an image for the first time downloads packages. */
 const CREATE_TIMEOUT_MS = 3_600_000;
 const COMPACT_TIMEOUT_MS = 900_000;
@@ -43,6 +49,21 @@ export class Snapshots {
     if (onProgress) void this.#report(body.tag, done.signal, onProgress);
     try {
       return await this.#connection.call('createSnapshot', { signal, timeout_ms, body });
+    } finally {
+      done.abort();
+    }
+  }
+
+  /** Resolves when it is not being written any more: its `status` is then `ready` or `failed`. */
+  async wait(tag: string, { onProgress, ...call }: WaitOptions = {}): Promise<SnapshotInfo> {
+    const done = new AbortController();
+    if (onProgress) void this.#report(tag, done.signal, onProgress);
+    try {
+      for (;;) {
+        const info = await this.get(tag, call);
+        if (info.status !== 'writing') return info;
+        await sleep(WAIT_POLL_MS);
+      }
     } finally {
       done.abort();
     }
