@@ -14,6 +14,7 @@ const GO_ON_MS = 1_500;
 const AGENT = `
 import threading, time
 plan, hint = [], 'gather facts'
+open('/root/agent.log', 'w').close()
 def think():
     while True:
         plan.append(hint)

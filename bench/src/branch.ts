@@ -94,23 +94,41 @@ async function trials(rest: RestClient, load: Load, round: number): Promise<Samp
   const id = await spawn(rest, tag);
   if (mib > 0) await evaluate(rest, id, hold(mib));
   const writing = load === 'writing' ? write(rest, id) : undefined;
-  using ticks = await Ticks.start(rest, id);
+  const turned = MODES.map((_, index) => MODES[(index + round) % MODES.length]!);
+  const order = turned.filter((mode) => mode === 'live' || round % SLOW_EVERY === 0);
   const samples: Sample[] = [];
-  const order = MODES.map((_, index) => MODES[(index + round) % MODES.length]!);
-  for (const mode of order)
-    if (mode === 'live' || round % SLOW_EVERY === 0)
-      samples.push({ mode, load, ...(await trial(rest, ticks, id, mode)) });
+  const seen = await withTicks(rest, id, async (ticks) => {
+    const figures: Seen[] = [];
+    for (const mode of order) figures.push(await watched(rest, ticks, id, mode));
+    return figures;
+  });
+  for (const [index, mode] of order.entries())
+    samples.push({ mode, load, ...seen[index]!, firstEvalMs: await firstEval(rest, id, mode) });
   writing?.end();
   await rest.call('DELETE', `/v1/sandboxes/${id}`);
   return samples;
 }
 
-async function trial(rest: RestClient, ticks: Ticks, id: string, mode: Mode): Promise<Omit<Sample, 'mode' | 'load'>> {
-  // Twice: what a caller sees who does not wait, and what one sees who wants a child. Only live branches need not be waited for.
+type Seen = Omit<Sample, 'mode' | 'load' | 'firstEvalMs'>;
+
+/** What the guest sees, and a caller who does not wait: only live branches need not be waited for. */
+async function watched(rest: RestClient, ticks: Ticks, id: string, mode: Mode): Promise<Seen> {
   const measured = await ticks.during(() => branch(rest, id, mode, mode !== 'live'));
   const { gapMs: baselineGapMs } = await ticks.during(() => sleep(measured.value.readyMs));
   const { info, returnMs, readyMs } = measured.value;
   await rest.call('DELETE', `/v1/snapshots/${info.tag}`);
+  return {
+    pauseMs: info.pause_ms!,
+    gapMs: measured.gapMs,
+    baselineGapMs,
+    returnMs,
+    readyMs,
+    dirtyBytes: info.diff_logical_bytes!,
+    physicalBytes: info.diff_physical_bytes!,
+  };
+}
+
+async function firstEval(rest: RestClient, id: string, mode: Mode): Promise<number> {
   const since = performance.now();
   const { tag } = (await branch(rest, id, mode, true)).info;
   const child = await spawn(rest, tag);
@@ -118,16 +136,7 @@ async function trial(rest: RestClient, ticks: Ticks, id: string, mode: Mode): Pr
   const firstEvalMs = performance.now() - since;
   await rest.call('DELETE', `/v1/sandboxes/${child}`);
   await rest.call('DELETE', `/v1/snapshots/${tag}`);
-  return {
-    pauseMs: info.pause_ms!,
-    gapMs: measured.gapMs,
-    baselineGapMs,
-    returnMs,
-    readyMs,
-    firstEvalMs,
-    dirtyBytes: info.diff_logical_bytes!,
-    physicalBytes: info.diff_physical_bytes!,
-  };
+  return firstEvalMs;
 }
 
 async function branch(rest: RestClient, id: string, mode: Mode, wait: boolean) {
@@ -138,6 +147,11 @@ async function branch(rest: RestClient, id: string, mode: Mode, wait: boolean) {
     info = await rest.call<SnapshotInfo>('GET', `/v1/snapshots/${info.tag}`);
   if (info.status !== 'ready') throw new Error(`${info.tag} is ${info.status}: ${info.warning}`);
   return { info, returnMs, readyMs: performance.now() - since };
+}
+
+async function withTicks<T>(rest: RestClient, id: string, use: (ticks: Ticks) => Promise<T>): Promise<T> {
+  using ticks = await Ticks.start(rest, id);
+  return use(ticks);
 }
 
 /** All of them are kept until the last. */
