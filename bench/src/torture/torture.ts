@@ -9,8 +9,8 @@ import { DaemonProcess } from './daemon-process.js';
 import { call, Load, Promised } from './load.js';
 
 /**
- * Kills the daemon, its helper or both N times at random moments while callers create, spawn, exec, branch, fork, suspend,
- * resume and delete, starts it again, and looks for whatever was lost or left. The last line is the count of each.
+ * Kills the daemon, its helper or both N times at random moments while callers create, spawn, exec, branch, fork, promote,
+ * roll back, suspend, resume and delete, starts it again, and looks for whatever was lost or left. The last line is the count of each.
  */
 const { values } = parseArgs({
   options: { n: { type: 'string', default: '50' }, seconds: { type: 'string', default: '8' } },
