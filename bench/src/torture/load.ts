@@ -156,7 +156,8 @@ export class Load {
     const { live_sandbox_id: id } = json as WorkspaceInfo;
     const next = workspaces.get(name)! + 1;
     if (id) {
-      const args = ['sh', '-c', `echo ${next} > /root/number`];
+      // At once: a command whose client is gone is ended wherever it is.
+      const args = ['sh', '-c', `echo ${next} > /root/next; mv /root/next /root/number`];
       const { status } = await call(this.daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args });
       if (status === 200) workspaces.set(name, next);
     }
