@@ -1,6 +1,7 @@
 //! The privileged helper: one caller, on the socket it inherits as descriptor 3. It decides nothing; TypeScript does.
 
 mod capture;
+mod compare;
 mod copy;
 mod descriptors;
 mod fork_vmm;
@@ -147,6 +148,7 @@ impl Helper {
             }
             Request::CloneFile(clone) => self.aside(id, move || copy::clone_file(&clone)),
             Request::Capture(capture) => self.aside(id, move || capture::capture(&capture)),
+            Request::Compare(compare) => self.aside(id, move || compare::compare(&compare)),
             Request::Inject(inject) => self.aside(id, move || inject::inject(&inject)),
         }
         true

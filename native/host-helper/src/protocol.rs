@@ -25,6 +25,7 @@ pub enum Request {
     Twin(Twin),
     Capture(Capture),
     Inject(Inject),
+    Compare(Compare),
     Guard(Guard),
     Unguard(Unguard),
     MeasureTsc(MeasureTsc),
@@ -127,6 +128,21 @@ pub struct Inject {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Compare {
+    pub a: SavedRam,
+    pub b: SavedRam,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedRam {
+    pub memory: String,
+    /// What `Capture` wrote, to be read over the memory.
+    pub diff: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Guard {
     pub pid: i32,
     pub start_time: u64,
@@ -155,6 +171,7 @@ pub enum Reply {
     Tsc { khz: u64 },
     Captured { dirty_bytes: u64, written_bytes: u64, physical_bytes: u64 },
     Injected { bytes: u64 },
+    Compared { pages: u64, changed: u64 },
     Done {},
 }
 

@@ -4,6 +4,7 @@ import { cleanup } from './commands/cleanup.js';
 import { completion } from './commands/completion.js';
 import { serialConsole } from './commands/console.js';
 import { cp } from './commands/cp.js';
+import { diff } from './commands/diff.js';
 import { doctor } from './commands/doctor.js';
 import { evaluate } from './commands/eval.js';
 import { events } from './commands/events.js';
@@ -38,7 +39,7 @@ import { workspaces } from './commands/workspace.js';
 /** Every verb, in the order help shows them. */
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
-  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, snapshotDiff, snapshotCompact],
+  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, diff, snapshotDiff, snapshotCompact],
   ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, promote, cp, serialConsole, ...workspaces],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

@@ -1,8 +1,11 @@
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
+import { type Diff, ForkdError, newSandboxId } from '@forkd/protocol';
+import { guarded } from './cancel.js';
 import { claim } from './claim.js';
 import type { CreateOptions } from './create-snapshot.js';
 import { DataDirectory } from './data-directory.js';
+import { checkSameLine, type DiffSide, diffContents, savedRam } from './diff.js';
 import { Events } from './events.js';
 import { MemoryLimits } from './memory-limit.js';
 import type { Parts } from './parts.js';
@@ -17,6 +20,9 @@ import type { SandboxRecord } from './store/records.js';
 import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
 import { Workspaces } from './workspaces.js';
+
+/** A diff that takes longer is given up. */
+const DIFF_MS = 120_000;
 
 export interface OpenOptions {
   /** `true`: sandboxes outlive the program, and those of the program before are taken over. @default false */
@@ -185,6 +191,44 @@ export class Controller implements AsyncDisposable {
   /** A child takes the id of the sandbox it was forked from. */
   promote(id: string, signal?: AbortSignal): Promise<SandboxRecord> {
     return this.#sandboxes.promote(id, signal);
+  }
+
+  /** What differs between two sandboxes or snapshots of one line. Neither is asked itself: children made for this are. */
+  diff(a: string, b: string, owner: string, given?: AbortSignal): Promise<Diff> {
+    const limit = new AbortController();
+    const late = new ForkdError('timeout', `the diff took longer than ${DIFF_MS / 1000} s`);
+    const timer = setTimeout(() => limit.abort(late), DIFF_MS);
+    const signal = AbortSignal.any([limit.signal, ...(given ? [given] : [])]);
+    return guarded(signal, () => this.#diff(a, b, owner, signal)).finally(() => clearTimeout(timer));
+  }
+
+  async #diff(a: string, b: string, owner: string, signal: AbortSignal): Promise<Diff> {
+    await using scope = new Scope();
+    const [first, second] = [
+      await this.#asSnapshot(a, owner, scope, signal),
+      await this.#asSnapshot(b, owner, scope, signal),
+    ];
+    checkSameLine(first, second);
+    const child = async (snapshot: SnapshotMeta): Promise<DiffSide> => {
+      const metadata = { purpose: 'diff' };
+      const [result] = await this.spawn({ tag: snapshot.tag, n: 1, owner, metadata, ttl: DIFF_MS / 500, signal });
+      if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
+      scope.add(() => result.sandbox.kill());
+      return { snapshot, guest: result.sandbox.guest };
+    };
+    const contents = await diffContents(await child(first), await child(second), signal);
+    const [one, other] = [first, second].map((snapshot) => savedRam(this.data.snapshots, snapshot));
+    const { pages, changed } = await this.#parts.helper.compare(one!, other!);
+    return { a, b, ...contents, memory: { page_bytes: 4096, pages, pages_changed: changed } };
+  }
+
+  /** A sandbox is saved as it is now, for as long as the scope lasts. */
+  async #asSnapshot(name: string, owner: string, scope: Scope, signal: AbortSignal): Promise<SnapshotMeta> {
+    if (!this.store.sandbox(name)) return this.snapshot(name);
+    const tag = `diff-${newSandboxId()}`;
+    const meta = await this.beginBranch(name, { tag, mode: 'live', owner, signal }).done;
+    scope.add(() => this.removeSnapshot(tag));
+    return meta;
   }
 
   change(id: string, changes: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {

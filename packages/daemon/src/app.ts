@@ -13,6 +13,7 @@ import { followOperations } from './operation.js';
 import { logRequest } from './request-log.js';
 import { branchRoutes } from './routes/branch.js';
 import { consoleRoutes } from './routes/console.js';
+import { diffRoutes } from './routes/diff.js';
 import { documentRoutes } from './routes/documents.js';
 import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
@@ -84,6 +85,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   documentRoutes(app, config.recipes, version);
   branchRoutes(app, controller);
   rollbackRoutes(app, controller);
+  diffRoutes(app, controller);
   promoteRoutes(app, controller);
   workspaceRoutes(app, controller);
   return app;

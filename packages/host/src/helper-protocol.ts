@@ -22,6 +22,7 @@ export const Captured = z
     writtenBytes: written_bytes,
     physicalBytes: physical_bytes,
   }));
+export const Compared = z.object({ pages: z.number(), changed: z.number() });
 export const Injected = z.object({ bytes: z.number() });
 export const Done = z.object({});
 

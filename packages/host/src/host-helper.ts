@@ -6,6 +6,7 @@ import type { z } from 'zod';
 import {
   Captured,
   Cloned,
+  Compared,
   Done,
   type ForkSpec,
   HelperLine,
@@ -49,6 +50,12 @@ const ERRNO_CODES: Record<string, ErrorCode> = {
   EPERM: 'not_permitted',
   ESRCH: 'vmm_exited',
 };
+
+/** The files that hold the RAM of a snapshot. */
+export interface SavedRam {
+  memory: string;
+  diff?: string;
+}
 
 /** The only way forkd does privileged things. One helper process per owner; closing it ends every process tied to it. */
 export class HostHelper implements AsyncDisposable {
@@ -136,6 +143,11 @@ export class HostHelper implements AsyncDisposable {
   /** Writes what `capture` wrote over the RAM of a VM that has not run yet; returns how many bytes it was. */
   async inject({ pid, startTime }: ProcessName, memory: string, from: string): Promise<number> {
     return (await this.#call('inject', { pid, start_time: startTime, memory, from }, Injected)).bytes;
+  }
+
+  /** In how many of all pages the RAM of two snapshots differs; `diff` is what `capture` wrote over `memory`. */
+  compare(a: SavedRam, b: SavedRam): Promise<{ pages: number; changed: number }> {
+    return this.#call('compare', { a, b }, Compared);
   }
 
   /** Until `unguard`: should this program end, however it does, the helper says these lines on the VMM's socket. */

@@ -1,4 +1,4 @@
 export type { Captured, ForkSpec, ProcessExit, RlimitName, SpawnSpec } from './helper-protocol.js';
-export { HostHelper, type HostProcess } from './host-helper.js';
+export { HostHelper, type HostProcess, type SavedRam } from './host-helper.js';
 export { nativeBinary } from './native-binary.js';
 export { Scope } from './scope.js';

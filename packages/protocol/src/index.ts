@@ -1,5 +1,6 @@
 export { asForkdError, ERRORS, type ErrorCode, type ErrorExtras, ForkdError, type RetryRule } from './errors.js';
 export { newSandboxId, parseTag, SandboxId, Tag } from './ids.js';
+export * from './rest/diff.js';
 export * from './rest/events.js';
 export * from './rest/fields.js';
 export * from './rest/files.js';

@@ -1,10 +1,12 @@
-import type { ForkdEvent, LineageNode, RecipeInfo } from '@forkd/protocol';
+import type { Diff, ForkdEvent, LineageNode, RecipeInfo } from '@forkd/protocol';
 import { Connection, type Reply } from './connection.js';
 import { type EventsOptions, followEvents } from './events.js';
 import type { CallOptions, ForkdOptions } from './options.js';
 import { Sandboxes } from './sandboxes.js';
 import { Snapshots } from './snapshots.js';
 import { Workspaces } from './workspaces.js';
+
+const DIFF_TIMEOUT_MS = 150_000;
 
 /** A client of one daemon. Everything it throws is a `ForkdError`. */
 export class Forkd implements Disposable {
@@ -41,6 +43,11 @@ export class Forkd implements Disposable {
   /** Who came from whom. */
   async lineage(call: CallOptions = {}): Promise<LineageNode[]> {
     return this.#connection.call('lineage', call);
+  }
+
+  /** What differs between two sandboxes or snapshots of one line. */
+  async diff(a: string, b: string, call: CallOptions = {}): Promise<Diff> {
+    return this.#connection.call('diff', { timeout_ms: DIFF_TIMEOUT_MS, ...call, query: { a, b } });
   }
 
   /** What happens, as it happens, until the caller stops. */

@@ -1,4 +1,5 @@
 import { z } from 'zod';
+import { Diff, DiffQuery } from './diff.js';
 import { EventsQuery, LineageNode } from './events.js';
 import { Flag, IdParams, TagParams } from './fields.js';
 import * as files from './files.js';
@@ -81,6 +82,14 @@ export const ROUTES = {
     path: '/v1/lineage',
     summary: 'Who came from whom: snapshots, their sandboxes, and the snapshots branched from those',
     replies: { 200: z.array(LineageNode) },
+  },
+  diff: {
+    method: 'GET',
+    path: '/v1/diff',
+    summary: 'What differs between two sandboxes or snapshots of one line: files, processes, pages of memory',
+    role: 'user',
+    query: DiffQuery,
+    replies: { 200: Diff },
   },
   listRecipes: {
     method: 'GET',
