@@ -103,6 +103,7 @@ function fillDatabase(): void {
     exit_reason: 'killed',
     request_key: null,
     promoted_from: null,
+    budget: null,
     env: {},
     branch_count: 0,
     last_branch: null,

@@ -23,6 +23,7 @@ export const EXIT_CODES = {
   file_not_found: 3,
   tag_exists: 4,
   state_conflict: 4,
+  budget_exceeded: 4,
   too_large: 1,
   warmup_failed: 1,
   not_permitted: 5,

@@ -1,6 +1,7 @@
-import { link, rm } from 'node:fs/promises';
+import { link, rm, stat } from 'node:fs/promises';
 import type { Twin } from '@forkd/engine';
 import { type Captured, Scope } from '@forkd/host';
+import { admitBranch } from './budget.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
 import type { Sandbox } from './sandbox.js';
@@ -73,13 +74,15 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   options.onResumed?.(pauseMs);
   const captured = 'capture' in taken ? await timed(taken.capture(to.diff, signal)) : taken;
 
+  const record = parts.store.sandbox(sandbox.id);
   const meta: SnapshotMeta = {
     ...parent,
     tag,
     created_at_unix: Math.floor(Date.now() / 1000),
-    env: { ...parent.env, ...parts.store.sandbox(sandbox.id)?.env },
+    env: { ...parent.env, ...record?.env },
     parent: parent.tag,
     compacted: null,
+    budget: record?.budget ?? null,
     // What was harmless to evaluate in the parent may not be in the middle of its work.
     rehearsal: null,
     branch: {
@@ -92,7 +95,9 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
       physical_bytes: captured.physicalBytes,
     },
   };
+  const { blocks } = await stat(to.upper);
   signal.throwIfAborted();
+  admitBranch(parts.store, tag, meta.budget, captured.physicalBytes + blocks * 512);
   await publish(data, draft, meta);
   return meta;
 }

@@ -1,5 +1,6 @@
-import { link, mkdir, rm } from 'node:fs/promises';
+import { link, mkdir, rm, stat } from 'node:fs/promises';
 import { Scope } from '@forkd/host';
+import { admitBranch } from './budget.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
 import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
@@ -26,7 +27,9 @@ export async function compactSnapshot(
   await writeMemory(parts, snapshot, `${draft}-vm`, to);
   const created_at_unix = Math.floor(Date.now() / 1000);
   const meta: SnapshotMeta = { ...snapshot, tag, created_at_unix, parent: null, compacted: snapshot.tag, branch: null };
+  const { blocks } = await stat(to.memory);
   signal.throwIfAborted();
+  admitBranch(parts.store, tag, snapshot.budget, blocks * 512);
   await publish(data, draft, meta);
   return meta;
 }

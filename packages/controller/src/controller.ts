@@ -97,6 +97,11 @@ export class Controller implements AsyncDisposable {
     return this.#sandboxes.branch(id, options);
   }
 
+  /** Refuses what the budget of a sandbox does not allow. */
+  checkForks(id: string, n: number): void {
+    this.#sandboxes.checkForks(id, n);
+  }
+
   /** How many snapshots are being written. */
   get writing(): number {
     return this.#snapshots.writing;
@@ -211,7 +216,15 @@ export class Controller implements AsyncDisposable {
     checkSameLine(first, second);
     const child = async (snapshot: SnapshotMeta): Promise<DiffSide> => {
       const metadata = { purpose: 'diff' };
-      const [result] = await this.spawn({ tag: snapshot.tag, n: 1, owner, metadata, ttl: DIFF_MS / 500, signal });
+      const [result] = await this.spawn({
+        tag: snapshot.tag,
+        n: 1,
+        owner,
+        metadata,
+        ttl: DIFF_MS / 500,
+        continues: true,
+        signal,
+      });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
       scope.add(() => result.sandbox.kill());
       return { snapshot, guest: result.sandbox.guest };

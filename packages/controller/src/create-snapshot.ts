@@ -71,6 +71,7 @@ export async function createSnapshot(
     created_at_unix: Math.floor(Date.now() / 1000),
     recipe: options.recipeName,
     parent: null,
+    budget: null,
     engine: { kind: engine.kind, version },
     machine,
     cpu: hostCpu(),

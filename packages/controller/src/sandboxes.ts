@@ -1,7 +1,8 @@
 import { availableParallelism } from 'node:os';
 import type { VmExit } from '@forkd/engine';
-import { asForkdError, ForkdError, newSandboxId } from '@forkd/protocol';
+import { asForkdError, ForkdError, type MaxForks, newSandboxId } from '@forkd/protocol';
 import { type BranchOptions, branchSandbox } from './branch.js';
+import { budgetOf, checkForks } from './budget.js';
 import { guarded } from './cancel.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
@@ -35,6 +36,10 @@ export interface SpawnOptions {
   ttl?: number | undefined;
   memoryLimitMib?: number | null | undefined;
   cgroups?: string[];
+  /** Of all that will be forked from each of them. */
+  maxForks?: MaxForks | undefined;
+  /** Goes on in the place of what was saved: no fork. */
+  continues?: boolean;
   /** How many children are started at the same time. @default cores + 1 */
   width?: number;
   /** Called for each child as soon as it is ready, before the others are. */
@@ -98,6 +103,7 @@ export class Sandboxes implements Keeper {
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
       const records = Array.from({ length: options.n }, (_, index) => recordOf(snapshot, options, index));
       options.signal.throwIfAborted();
+      if (!options.continues) checkForks(store, snapshot.budget, options.n);
       store.addSandboxes(records);
       return this.#start(records, snapshot, source, options);
     });
@@ -141,6 +147,11 @@ export class Sandboxes implements Keeper {
     this.own(sandbox);
     events.tell('spawned', about(sandbox));
     return sandbox;
+  }
+
+  /** Before something is done for `n` children that may not be. */
+  checkForks(id: string, n: number): void {
+    checkForks(this.parts.store, this.record(id).budget, n);
   }
 
   branch(id: string, options: Branching): SnapshotInMaking & { resumed: Promise<number> } {
@@ -476,7 +487,7 @@ function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot
   return { sandbox_id: id, snapshot_tag: snapshot.tag, owner };
 }
 
-function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+function recordOf({ tag, machine, budget }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
   const id = options.ids?.[index] ?? newSandboxId();
   return {
     id,
@@ -497,6 +508,7 @@ function recordOf({ tag, machine }: SnapshotMeta, options: SpawnOptions, index: 
     env: options.env ?? {},
     branch_count: 0,
     last_branch: null,
+    budget: options.continues ? budget : budgetOf(id, budget, options.maxForks),
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
   };

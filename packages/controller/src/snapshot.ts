@@ -3,6 +3,7 @@ import { readFile, stat } from 'node:fs/promises';
 import type { Engine } from '@forkd/engine';
 import { ForkdError, SandboxId, Tag } from '@forkd/protocol';
 import { z } from 'zod';
+import { Budget } from './store/records.js';
 
 /** Raised when a reader of an older version could misread what is written now. */
 export const SNAPSHOT_FORMAT = 1;
@@ -38,6 +39,8 @@ export const SnapshotMeta = z.object({
     })
     .nullable()
     .default(null),
+  /** What its children inherit. */
+  budget: Budget.nullable().default(null),
   agent_protocol: z.number().int(),
   language: z.enum(['python', 'node']).nullable(),
   /** A line in that language, harmless to evaluate again. */

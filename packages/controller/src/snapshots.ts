@@ -248,8 +248,9 @@ export class Snapshots {
     if (!this.#onDisk(tag)) return undefined;
     const meta = await readSnapshot(data.snapshots, tag).catch(() => undefined);
     if (!meta) return undefined;
-    const { created_at_unix: created_at, recipe } = meta;
-    const found = { tag, owner: LOCAL_OWNER, status: 'ready', created_at, recipe, warning: null } as const;
+    const { created_at_unix: created_at, recipe, budget, branch } = meta;
+    const spent = { line: budget?.line ?? null, bytes: branch?.physical_bytes ?? null };
+    const found = { tag, owner: LOCAL_OWNER, status: 'ready', created_at, recipe, warning: null, ...spent } as const;
     store.addSnapshot(found);
     return found;
   }

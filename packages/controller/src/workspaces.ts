@@ -121,14 +121,15 @@ export class Workspaces {
   }
 
   async #start(name: string, tag: string): Promise<WorkspaceRecord> {
-    const { owner, memory_limit_mib: memoryLimitMib, env } = this.get(name);
+    const { owner, memory_limit_mib: memoryLimitMib, env, state_tag } = this.get(name);
     const { store } = this.parts;
     const sandbox_id = newSandboxId();
     store.changeWorkspace(name, { sandbox_id });
     const ids = [sandbox_id];
     const metadata = { workspace: name };
+    const continues = tag === state_tag;
     try {
-      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, metadata });
+      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, metadata, continues });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
     } catch (thrown) {
       store.changeWorkspace(name, { sandbox_id: null });

@@ -1,5 +1,5 @@
 import type { SandboxRecord } from '@forkd/controller';
-import { GUEST_ADDR, type SandboxInfo } from '@forkd/protocol';
+import { GUEST_ADDR, type MaxForks, type SandboxInfo } from '@forkd/protocol';
 
 /** A sandbox as the API shows it. */
 export function sandboxInfo(record: SandboxRecord): SandboxInfo {
@@ -20,7 +20,12 @@ export function sandboxInfo(record: SandboxRecord): SandboxInfo {
     expires_at_unix: record.expires_at,
     vcpus: record.vcpus,
     memory_mib: record.memory_mib,
+    ...(record.budget && { max_forks: maxForks(record.budget) }),
     ...(record.promoted_from !== null && { promoted_from: record.promoted_from }),
     exit_reason: record.exit_reason,
   };
+}
+
+function maxForks({ count, depth, bytes }: NonNullable<SandboxRecord['budget']>): MaxForks {
+  return { ...(count !== null && { count }), ...(depth !== null && { depth }), ...(bytes !== null && { bytes }) };
 }

@@ -56,6 +56,11 @@ export const ERRORS = {
   file_not_found: { status: 404, retry: 'fix-request', hint: 'Check the path inside the sandbox.' },
   tag_exists: { status: 409, retry: 'fix-request', hint: 'Choose another tag or remove the existing snapshot first.' },
   state_conflict: { status: 409, retry: 'retry', hint: 'Wait for the running operation to end and try again.' },
+  budget_exceeded: {
+    status: 409,
+    retry: 'fix-request',
+    hint: 'End sandboxes or remove branches of this line, or spawn its first sandbox with a larger max_forks.',
+  },
   too_large: { status: 413, retry: 'fix-request', hint: 'Send or ask for less at once, or use streaming.' },
   warmup_failed: {
     status: 422,

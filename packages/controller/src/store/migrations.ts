@@ -60,4 +60,9 @@ export const MIGRATIONS: readonly string[] = [
   update sandboxes set place = id;
   alter table sandboxes add column promoted_from text;
   `,
+  `
+  alter table sandboxes add column budget text;
+  alter table snapshots add column line text;
+  alter table snapshots add column bytes integer;
+  `,
 ];

@@ -3,6 +3,20 @@ import { z } from 'zod';
 
 const Json = z.string().transform((text) => JSON.parse(text) as unknown);
 
+/**
+ * How much may exist at one time of all that comes from one sandbox by forking. It is kept in the record of each of its
+ * sandboxes and in its branches, and nobody on the way can widen it.
+ */
+export const Budget = z.object({
+  /** The sandbox it was given to; that has level 0, its children have 1. */
+  line: SandboxId,
+  level: z.number().int(),
+  count: z.number().int().nullable(),
+  depth: z.number().int().nullable(),
+  bytes: z.number().int().nullable(),
+});
+export type Budget = z.infer<typeof Budget>;
+
 /** A row of `sandboxes`; also how it is written. */
 export const SandboxRecord = z.object({
   id: SandboxId,
@@ -29,6 +43,7 @@ export const SandboxRecord = z.object({
   /** The tag of the most recent one. */
   last_branch: Tag.nullable(),
   memory_limit_mib: z.number().int().nullable(),
+  budget: Json.pipe(Budget).nullable(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
 });
@@ -59,6 +74,9 @@ export const SnapshotRecord = z.object({
   created_at: z.number().int(),
   recipe: z.string().nullable(),
   warning: z.string().nullable(),
+  /** Of a branch whose line has a budget: the line, and what it takes of it. */
+  line: SandboxId.nullish(),
+  bytes: z.number().int().nullish(),
 });
 export type SnapshotRecord = z.infer<typeof SnapshotRecord>;
 

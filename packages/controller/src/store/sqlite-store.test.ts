@@ -28,6 +28,7 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     exit_reason: null,
     request_key: null,
     promoted_from: null,
+    budget: null,
     metadata: {},
     env: {},
     branch_count: 0,

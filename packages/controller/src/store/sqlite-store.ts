@@ -9,6 +9,8 @@ import type { SandboxFilter, Store, VmFields } from './store.js';
 /** A listing never returns more than this at once. */
 const MAX_ROWS = 10_000;
 
+const Sum = z.object({ sum: z.number() });
+
 /** The store in one SQLite file; `:memory:` for programs that keep nothing. */
 export class SqliteStore implements Store {
   readonly #database: Database.Database;
@@ -71,6 +73,17 @@ export class SqliteStore implements Store {
     return this.#rows(SandboxRecord, rows, [...values, limit ?? MAX_ROWS]);
   }
 
+  lineForks(line: string): number {
+    const sql = `select count(*) as sum from sandboxes where state != 'exited'
+      and json_extract(budget, '$.line') = ? and json_extract(budget, '$.level') > 0`;
+    return this.#rows(Sum, sql, [line])[0]!.sum;
+  }
+
+  lineBytes(line: string): number {
+    const sql = "select coalesce(sum(bytes), 0) as sum from snapshots where status != 'failed' and line = ?";
+    return this.#rows(Sum, sql, [line])[0]!.sum;
+  }
+
   expired(now: number): string[] {
     const rows = "select id from sandboxes where expires_at <= ? and state in ('running', 'paused')";
     return this.#rows(z.object({ id: SandboxId }), rows, [now]).map(({ id }) => id);
@@ -104,6 +117,10 @@ export class SqliteStore implements Store {
     throw new ForkdError('state_conflict', `snapshot ${tag} is ${record.status}`, {
       details: { state: record.status },
     });
+  }
+
+  changeSnapshot(tag: string, changes: Partial<SnapshotRecord>): void {
+    this.#update('snapshots', 'tag', tag, changes);
   }
 
   snapshot(tag: string): SnapshotRecord | undefined {

@@ -29,6 +29,10 @@ export interface Store {
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */
   sandboxes(filter?: SandboxFilter): SandboxRecord[];
+  /** How many sandboxes of a line there are beside the first. */
+  lineForks(line: string): number;
+  /** What the branches of a line take, also those being written. */
+  lineBytes(line: string): number;
   /** Ids of those whose time is up. */
   expired(now: number): string[];
   removeSandbox(id: string): void;
@@ -38,6 +42,7 @@ export interface Store {
   /** Throws `tag_exists`, also while another writer has the tag; one that failed is replaced. */
   addSnapshot(record: SnapshotRecord): void;
   moveSnapshot(tag: string, to: SnapshotStatus, changes?: Partial<SnapshotRecord>): SnapshotRecord;
+  changeSnapshot(tag: string, changes: Partial<Omit<SnapshotRecord, 'tag' | 'status'>>): void;
   snapshot(tag: string): SnapshotRecord | undefined;
   snapshots(): SnapshotRecord[];
   removeSnapshot(tag: string): void;

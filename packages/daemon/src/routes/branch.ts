@@ -30,6 +30,7 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
   });
   serveRoute(app, ROUTES.fork, async ({ params, body, request, reply, signal }) => {
     const { owner } = visibleSandbox(controller, request.caller, params.id);
+    controller.checkForks(params.id, body.n);
     const requestKey = keyOf(request);
     const patience = requestKey === undefined ? { signal } : {};
     const { record, done } = controller.beginBranch(params.id, { tag: body.tag, mode: 'live', owner, ...patience });

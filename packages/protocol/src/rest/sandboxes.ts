@@ -8,6 +8,17 @@ export type SandboxState = z.infer<typeof SandboxState>;
 /** Where forkd's agent listened. It is the same in every guest and means nothing any more, but clients print it. */
 export const GUEST_ADDR = '10.42.0.2:8888';
 
+/** How much may exist at one time of what comes from a sandbox by forking, over all generations. */
+export const MaxForks = z.strictObject({
+  /** Sandboxes beside the first one. */
+  count: whole(0, 1_000_000).optional(),
+  /** Generations below the first one. */
+  depth: whole(0, 1_000).optional(),
+  /** On disk, of all branches. */
+  bytes: whole(0, Number.MAX_SAFE_INTEGER).optional(),
+});
+export type MaxForks = z.infer<typeof MaxForks>;
+
 export const SpawnRequest = z.strictObject({
   snapshot_tag: Tag,
   n: whole(1, 1000).default(1),
@@ -20,6 +31,7 @@ export const SpawnRequest = z.strictObject({
   ttl_secs: whole(1, 31_536_000).optional(),
   metadata: Metadata.default({}),
   env: Environment.default({}),
+  max_forks: MaxForks.optional(),
 });
 export type SpawnRequest = z.infer<typeof SpawnRequest>;
 
@@ -40,6 +52,8 @@ export const SandboxInfo = z.object({
   expires_at_unix: UnixSeconds.nullable(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
+  /** Of the line it belongs to. */
+  max_forks: MaxForks.optional(),
   /** The id it had before it took that of the sandbox it was forked from. */
   promoted_from: SandboxId.optional(),
   /** Why it ended, while it is remembered. */
