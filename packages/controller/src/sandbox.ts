@@ -15,6 +15,10 @@ import { placeFor } from './zygote.js';
 /** A child that has not taken on its identity by then is not handed out. */
 const IDENTITY_TIMEOUT_MS = 60_000;
 
+/** A guest answers within milliseconds; on a busy host it takes longer, and is asked again. */
+const HEARD_MS = 2_000;
+const HEARD_ATTEMPTS = 3;
+
 /** Who keeps the records of sandboxes, and so has to know when one is to end. */
 export interface Keeper {
   kill(id: string): Promise<void>;
@@ -85,19 +89,15 @@ export class Sandbox implements AsyncDisposable {
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
-    const guest = connectGuest(await vm.channel());
+    const paused = state === 'paused';
+    // The program before may have ended between the order and its record: the record is what counts.
+    await (paused ? vm.pause() : vm.resume());
+    const guest = await (paused ? vm.channel().then(connectGuest) : heard(vm));
     scope.add(() => guest.close());
     const sandbox = new Sandbox(id, directory, snapshot, vm, guest, record.owner, keeper, scope.release());
-    try {
-      // The program before may have ended between the order and its record: the record is what counts.
-      sandbox.paused = state === 'paused';
-      await (sandbox.paused ? vm.pause() : vm.resume());
-      // A promotion may have been cut short when its guest had been told already, and its record had not.
-      if (snapshot.branch && !sandbox.paused) void sandbox.#remind(record.env).catch(() => {});
-    } catch (thrown) {
-      await sandbox.stop();
-      throw thrown;
-    }
+    sandbox.paused = paused;
+    // A promotion may have been cut short when its guest had been told already, and its record had not.
+    if (snapshot.branch && !paused) void sandbox.#remind(record.env).catch(() => {});
     return sandbox;
   }
 
@@ -152,5 +152,21 @@ export class Sandbox implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.kill();
+  }
+}
+
+/**
+ * The guest as somebody who is heard by it: one that stood still while the program before went away may have missed that, and
+ * then answers only the next one.
+ */
+async function heard(vm: Vm): Promise<GuestClient> {
+  for (let attempt = 1; ; attempt++) {
+    const guest = connectGuest(await vm.channel());
+    const answers = guest.health({ timeoutMs: HEARD_MS }).then(
+      () => true,
+      () => false,
+    );
+    if (attempt === HEARD_ATTEMPTS || (await answers)) return guest;
+    guest.close();
   }
 }
