@@ -10,6 +10,7 @@ import { evaluate } from './commands/eval.js';
 import { events } from './commands/events.js';
 import { exec } from './commands/exec.js';
 import { fork } from './commands/fork.js';
+import { gc } from './commands/gc.js';
 import { images } from './commands/images.js';
 import { kill } from './commands/kill.js';
 import { lineage } from './commands/lineage.js';
@@ -20,6 +21,7 @@ import { ping } from './commands/ping.js';
 import { promote } from './commands/promote.js';
 import { quickstart } from './commands/quickstart.js';
 import { recipes } from './commands/recipes.js';
+import { retain } from './commands/retain.js';
 import { rmi } from './commands/rmi.js';
 import { rollback } from './commands/rollback.js';
 import { run } from './commands/run.js';
@@ -39,7 +41,7 @@ import { workspaces } from './commands/workspace.js';
 /** Every verb, in the order help shows them. */
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
-  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, diff, snapshotDiff, snapshotCompact],
+  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, diff, snapshotDiff, snapshotCompact, retain, gc],
   ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, promote, cp, serialConsole, ...workspaces],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

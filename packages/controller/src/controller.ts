@@ -1,6 +1,6 @@
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
-import { type Diff, ForkdError, newSandboxId } from '@forkd/protocol';
+import { asForkdError, type Diff, ForkdError, newSandboxId } from '@forkd/protocol';
 import { guarded } from './cancel.js';
 import { claim } from './claim.js';
 import type { CreateOptions } from './create-snapshot.js';
@@ -10,6 +10,7 @@ import { Events } from './events.js';
 import { MemoryLimits } from './memory-limit.js';
 import type { Parts } from './parts.js';
 import { recover } from './recovery.js';
+import { bytesOf, outdated, type Removal, type Retention } from './retention.js';
 import type { Sandbox } from './sandbox.js';
 import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnOptions, type SpawnResult } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
@@ -20,6 +21,10 @@ import type { SandboxRecord } from './store/records.js';
 import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
 import { Workspaces } from './workspaces.js';
+
+/** How often what has become too old is removed. */
+const GC_MS = 60_000;
+const KEEP_ALL: Retention = { keepLast: 0, maxBytes: 0 };
 
 /** A diff that takes longer is given up. */
 const DIFF_MS = 120_000;
@@ -32,6 +37,8 @@ export interface OpenOptions {
   state?: string | undefined;
   /** How many snapshots may be written at the same time. @default 4 */
   writers?: number;
+  /** What is kept of the branches. @default all */
+  retention?: Retention;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -51,7 +58,7 @@ export class Controller implements AsyncDisposable {
     directory: string,
     engine: Engine,
     helper: HostHelper,
-    { lasting = false, writers = 4, ...places }: OpenOptions = {},
+    { lasting = false, writers = 4, retention = KEEP_ALL, ...places }: OpenOptions = {},
   ): Promise<Controller> {
     await using scope = new Scope();
     const data = new DataDirectory(directory, lasting, places);
@@ -62,12 +69,18 @@ export class Controller implements AsyncDisposable {
     scope.add(() => store.close());
     const parts = { data, engine, helper, store, events: new Events(), limits: new MemoryLimits(data.own) };
     scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
-    const controller = new Controller(parts, writers, scope.release());
+    const controller = new Controller(parts, writers, retention, scope.release());
     await controller.#recover();
+    if (lasting) controller.#sweep();
     return controller;
   }
 
-  private constructor(parts: Parts, writers: number, scope: Scope) {
+  private constructor(
+    parts: Parts,
+    writers: number,
+    private readonly retention: Retention,
+    scope: Scope,
+  ) {
     this.#parts = parts;
     this.data = parts.data;
     this.engine = parts.engine;
@@ -128,8 +141,43 @@ export class Controller implements AsyncDisposable {
 
   /** With the branches that came from it (`cascade`), or leaving them as they are (`force`): they need nothing of it. */
   async removeSnapshot(tag: string, how: { cascade?: boolean; force?: boolean } = {}): Promise<void> {
-    const users = (of: string): number => this.sandboxes().filter(({ snapshot }) => snapshot.tag === of).length;
-    await this.#snapshots.remove(tag, users, how);
+    await this.#snapshots.remove(tag, (of) => this.#usersOf(of), how);
+  }
+
+  changeSnapshot(tag: string, changes: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
+    return this.#snapshots.change(tag, changes);
+  }
+
+  /** Removes what is not to be kept any longer, or only says what that would be. */
+  async gc({ dryRun }: { dryRun: boolean }): Promise<Removal[]> {
+    const views = await this.snapshots();
+    const sizes = views.map(
+      async ({ tag, meta }) => [tag, meta ? await bytesOf(this.data.snapshots, meta) : 0] as const,
+    );
+    const bytes = new Map(await Promise.all(sizes));
+    const states = new Set(this.store.workspaces().map(({ state_tag }) => state_tag));
+    const isUsed = (tag: string): boolean => this.#usersOf(tag) > 0 || states.has(tag) || this.#snapshots.isLeased(tag);
+    const found = outdated({ views, bytes, isUsed, now: Math.floor(Date.now() / 1000) }, this.retention);
+    if (dryRun) return found;
+    const removed: Removal[] = [];
+    for (const removal of found)
+      try {
+        await this.removeSnapshot(removal.tag);
+        removed.push(removal);
+      } catch (thrown) {
+        // Somebody has begun to use it, or was faster.
+        if (!['state_conflict', 'snapshot_not_found'].includes(asForkdError(thrown).code)) throw thrown;
+      }
+    return removed;
+  }
+
+  #sweep(): void {
+    const timer = setInterval(() => void this.gc({ dryRun: false }).catch(() => {}), GC_MS).unref();
+    this.#scope.add(() => clearInterval(timer));
+  }
+
+  #usersOf(tag: string): number {
+    return this.sandboxes().filter(({ snapshot }) => snapshot.tag === tag).length;
   }
 
   /** Copies a snapshot into a new one that stands alone. */
@@ -239,7 +287,7 @@ export class Controller implements AsyncDisposable {
   async #asSnapshot(name: string, owner: string, scope: Scope, signal: AbortSignal): Promise<SnapshotMeta> {
     if (!this.store.sandbox(name)) return this.snapshot(name);
     const tag = `diff-${newSandboxId()}`;
-    const meta = await this.beginBranch(name, { tag, mode: 'live', owner, signal }).done;
+    const meta = await this.beginBranch(name, { tag, mode: 'live', owner, ttl: DIFF_MS / 500, signal }).done;
     scope.add(() => this.removeSnapshot(tag));
     return meta;
   }

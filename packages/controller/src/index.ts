@@ -7,6 +7,7 @@ export { inParallel } from './parallel.js';
 export { processesUsing } from './processes.js';
 export type { Progress, Report } from './progress.js';
 export { cpuMs } from './quiet.js';
+export type { Removal, Retention } from './retention.js';
 export { Sandbox, type Timeline } from './sandbox.js';
 export type { SpawnOptions, SpawnResult } from './sandboxes.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';

@@ -26,6 +26,8 @@ export interface NewSnapshot {
   recipe: string | null;
   /** Whether one that could not be made is remembered with the reason, for those who did not wait. */
   rememberFailure?: boolean;
+  /** Seconds until it may be removed. */
+  ttl?: number | undefined;
   onProgress?: Report | undefined;
   signal?: AbortSignal | undefined;
   /** Writes it and puts it in its place. */
@@ -105,13 +107,15 @@ export class Snapshots {
     if (this.#onDisk(tag)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
     if (this.#writers.size >= this.mostWriters)
       throw new ForkdError('overloaded', `${this.mostWriters} snapshots are being written already`);
+    const now = Math.floor(Date.now() / 1000);
     const record: SnapshotRecord = {
       tag,
       owner: wanted.owner ?? LOCAL_OWNER,
       status: 'writing',
-      created_at: Math.floor(Date.now() / 1000),
+      created_at: now,
       recipe: wanted.recipe,
       warning: null,
+      expires_at: wanted.ttl === undefined ? null : now + wanted.ttl,
     };
     store.addSnapshot(record);
     const done = this.#write(record, wanted);
@@ -119,6 +123,21 @@ export class Snapshots {
     const settled = (): boolean => this.#writers.delete(done);
     done.then(settled, settled);
     return { record, done };
+  }
+
+  /** `ttl`: seconds from now; `null`: it is kept. */
+  async change(tag: string, { ttl, pinned }: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
+    await this.get(tag);
+    this.parts.store.changeSnapshot(tag, {
+      ...(ttl !== undefined && { expires_at: ttl === null ? null : Math.floor(Date.now() / 1000) + ttl }),
+      ...(pinned !== undefined && { pinned: pinned ? 1 : 0 }),
+    });
+    return this.get(tag);
+  }
+
+  /** Whether something is being done with it. */
+  isLeased(tag: string): boolean {
+    return this.#leases.has(tag);
   }
 
   /** How many are being written. */

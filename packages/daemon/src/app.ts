@@ -21,6 +21,7 @@ import { fileRoutes } from './routes/files.js';
 import { lineageRoutes } from './routes/lineage.js';
 import { promoteRoutes } from './routes/promote.js';
 import { ptyRoutes } from './routes/pty.js';
+import { retentionRoutes } from './routes/retention.js';
 import { rollbackRoutes } from './routes/rollback.js';
 import { sandboxRoutes } from './routes/sandboxes.js';
 import { snapshotRoutes } from './routes/snapshots.js';
@@ -85,6 +86,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   documentRoutes(app, config.recipes, version);
   branchRoutes(app, controller);
   rollbackRoutes(app, controller);
+  retentionRoutes(app, controller);
   diffRoutes(app, controller);
   promoteRoutes(app, controller);
   workspaceRoutes(app, controller);

@@ -17,6 +17,8 @@ export interface Config {
   snapshotRoot: string;
   recipes: string;
   branchConcurrency: number;
+  /** What is kept of the branches; 0: all. */
+  retention: { keepLast: number; maxBytes: number };
   /** Requests a second for each token; 0: no limit. */
   rateLimit: number;
   maxConcurrent: number;
@@ -49,6 +51,10 @@ export function readConfig(flags: Flags, recipes: string): Config {
     snapshotRoot: resolve(flags('snapshot-root') ?? join(data, 'snapshots')),
     recipes: flags('recipes') ?? recipes,
     branchConcurrency: number(flags, 'branch-concurrency', 1, 1024),
+    retention: {
+      keepLast: number(flags, 'keep-last', 0, 1_000_000),
+      maxBytes: number(flags, 'branch-disk-mb', 0, 1 << 29) * 2 ** 20,
+    },
     rateLimit: number(flags, 'rate-limit', 0, 1_000_000),
     maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
     auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),

@@ -42,6 +42,18 @@ export const FLAGS = {
     help: 'branches at the same time, at least 1',
     fallback: '4',
   },
+  'keep-last': {
+    takes: 'N',
+    env: 'FORKD_KEEP_LAST',
+    help: 'branches kept of each line, the newest; 0: all',
+    fallback: '0',
+  },
+  'branch-disk-mb': {
+    takes: 'N',
+    env: 'FORKD_BRANCH_DISK_MB',
+    help: 'disk that all branches may take before the oldest are removed; 0: no limit',
+    fallback: '0',
+  },
   data: { takes: 'DIR', env: 'FORKD_DATA', help: 'the data directory', fallback: '/var/lib/forkd' },
   recipes: { takes: 'DIR', env: 'FORKD_RECIPES', help: 'the recipes (default: those that came with forkd)' },
   socket: { takes: 'PATH', env: 'FORKD_SOCKET', help: 'listen on a Unix socket too; who may open it needs no token' },

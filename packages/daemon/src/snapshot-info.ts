@@ -19,6 +19,8 @@ export function snapshotInfo({ data }: Controller, { meta, problem, ...record }:
     status: problem === undefined ? record.status : 'failed',
     bootable: meta !== undefined,
     owner: record.owner,
+    ...(record.expires_at != null && { expires_at_unix: record.expires_at }),
+    ...(record.pinned && { pinned: true }),
     ...(record.recipe !== null && { recipe: record.recipe }),
     ...(problem !== undefined && { warning: `snapshot is not bootable: ${problem}` }),
     ...(record.warning !== null && { warning: record.warning }),

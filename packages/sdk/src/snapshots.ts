@@ -1,5 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { CreateSnapshot, ForkdEvent, SnapshotInfo, SnapshotInfoDetail } from '@forkd/protocol';
+import type {
+  ChangeSnapshot,
+  CreateSnapshot,
+  ForkdEvent,
+  GcReport,
+  SnapshotInfo,
+  SnapshotInfoDetail,
+} from '@forkd/protocol';
 import type { Connection } from './connection.js';
 import { followEvents } from './events.js';
 import type { CallOptions } from './options.js';
@@ -72,6 +79,16 @@ export class Snapshots {
   async remove(tag: string, { cascade, force, ...call }: RemoveOptions = {}): Promise<void> {
     const query = { cascade: cascade || undefined, force: force || undefined };
     await this.#connection.call('deleteSnapshot', { ...call, params: { tag }, query });
+  }
+
+  /** Pins it, or says when it may be removed. */
+  async update(tag: string, change: ChangeSnapshot, call: CallOptions = {}): Promise<SnapshotInfo> {
+    return this.#connection.call('changeSnapshot', { ...call, params: { tag }, body: change });
+  }
+
+  /** Removes what is not to be kept any longer; with `dry_run` only says what that is. */
+  async gc({ dry_run = false, ...call }: CallOptions & { dry_run?: boolean } = {}): Promise<GcReport> {
+    return this.#connection.call('gc', { timeout_ms: COMPACT_TIMEOUT_MS, ...call, body: { dry_run } });
   }
 
   /** Flattens a chain of snapshots into a new one. */

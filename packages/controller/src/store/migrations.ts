@@ -65,4 +65,8 @@ export const MIGRATIONS: readonly string[] = [
   alter table snapshots add column line text;
   alter table snapshots add column bytes integer;
   `,
+  `
+  alter table snapshots add column expires_at integer;
+  alter table snapshots add column pinned integer;
+  `,
 ];

@@ -77,6 +77,9 @@ export const SnapshotRecord = z.object({
   /** Of a branch whose line has a budget: the line, and what it takes of it. */
   line: SandboxId.nullish(),
   bytes: z.number().int().nullish(),
+  expires_at: z.number().int().nullish(),
+  /** 1: never removed unless somebody asks for it by name. */
+  pinned: z.number().int().nullish(),
 });
 export type SnapshotRecord = z.infer<typeof SnapshotRecord>;
 

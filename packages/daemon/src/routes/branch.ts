@@ -15,6 +15,7 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
       tag: body.tag,
       mode: modeOf(body, snapshot_tag),
       measureDiff: body.measure_diff,
+      ttl: body.ttl_secs,
       owner,
       rememberFailure: !body.wait,
       ...(body.wait && keyOf(request) === undefined && { signal }),

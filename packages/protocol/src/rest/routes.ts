@@ -118,6 +118,22 @@ export const ROUTES = {
     params: TagParams,
     replies: { 200: snapshots.SnapshotInfo },
   },
+  changeSnapshot: {
+    method: 'PATCH',
+    path: '/v1/snapshots/:tag',
+    summary: 'Pin a snapshot, or say when it may be removed',
+    params: TagParams,
+    body: snapshots.ChangeSnapshot,
+    replies: { 200: snapshots.SnapshotInfo },
+  },
+  gc: {
+    method: 'POST',
+    path: '/v1/gc',
+    summary: 'Remove the snapshots that are not to be kept any longer, and say why; with dry_run only say it',
+    role: 'admin',
+    body: snapshots.GcRequest,
+    replies: { 200: snapshots.GcReport },
+  },
   deleteSnapshot: {
     method: 'DELETE',
     path: '/v1/snapshots/:tag',

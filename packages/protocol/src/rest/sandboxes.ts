@@ -188,6 +188,8 @@ export const BranchRequest = z.strictObject({
   measure_diff: z.boolean().default(false),
   wait: z.boolean().default(true),
   parent_tag: Tag.optional(),
+  /** After this time it may be removed. */
+  ttl_secs: whole(1, 31_536_000).optional(),
 });
 export type BranchRequest = z.infer<typeof BranchRequest>;
 

@@ -24,6 +24,9 @@ export const SnapshotInfo = z.object({
   accel: z.string().optional(),
   vcpus: z.number().int().optional(),
   memory_mib: z.number().int().optional(),
+  /** From then on it may be removed. */
+  expires_at_unix: UnixSeconds.optional(),
+  pinned: z.boolean().optional(),
 });
 export type SnapshotInfo = z.infer<typeof SnapshotInfo>;
 
@@ -83,5 +86,23 @@ export type CreateSnapshot = z.infer<typeof CreateSnapshot>;
 export const DeleteSnapshotQuery = z
   .strictObject({ cascade: Flag.optional(), force: Flag.optional() })
   .refine(({ cascade, force }) => !(cascade && force), 'cascade and force exclude each other');
+
+export const ChangeSnapshot = z.strictObject({
+  /** From now on; `null`: it is kept. */
+  ttl_secs: whole(1, 31_536_000).nullable().optional(),
+  /** Only who names it removes it. */
+  pinned: z.boolean().optional(),
+});
+export type ChangeSnapshot = z.infer<typeof ChangeSnapshot>;
+
+export const GcRequest = z.strictObject({ dry_run: z.boolean().default(false) });
+
+/** What was removed, or would be. */
+export const GcReport = z.object({
+  dry_run: z.boolean(),
+  removed: z.array(z.object({ tag: Tag, owner: z.string(), why: z.string(), bytes: z.number() })),
+  bytes: z.number(),
+});
+export type GcReport = z.infer<typeof GcReport>;
 
 export const CompactSnapshot = z.strictObject({ to: Tag });

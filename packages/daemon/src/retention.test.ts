@@ -1,0 +1,80 @@
+import { leaks, NO_LEAKS } from '@forkd/controller';
+import type { SandboxInfo, SnapshotInfo } from '@forkd/protocol';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
+
+let daemon: TestDaemon;
+
+beforeAll(async () => {
+  const root = temporaryData();
+  daemon = await TestDaemon.start(['--recipes', plainRecipes(root), '--keep-last', '2'], root);
+  expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+});
+
+afterAll(async () => {
+  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
+  daemon.signal('SIGTERM');
+  expect(await daemon.ended()).toBe(0);
+  expect(leaks(daemon.root)).toEqual(NO_LEAKS);
+  await daemon[Symbol.asyncDispose]();
+});
+
+function say(method: string, path: string, body?: object): Promise<Answer> {
+  return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
+}
+
+async function spawn(snapshot_tag: string): Promise<string> {
+  const { status, body } = await say('POST', '/v1/sandboxes', { snapshot_tag });
+  expect(status, JSON.stringify(body)).toBe(201);
+  return (body as SandboxInfo[])[0]!.id;
+}
+
+async function gc(body: object): Promise<string[]> {
+  const reply = await say('POST', '/v1/gc', body);
+  expect(reply.status, JSON.stringify(reply.body)).toBe(200);
+  for (const { bytes, why } of reply.body.removed) expect([bytes > 0, why]).toEqual([true, expect.any(String)]);
+  return reply.body.removed.map(({ tag }: { tag: string }) => tag);
+}
+
+async function tags(): Promise<string[]> {
+  return (await say('GET', '/v1/snapshots')).body.map(({ tag }: SnapshotInfo) => tag).sort();
+}
+
+const keep = (tag: string, change: object): Promise<Answer> => say('PATCH', `/v1/snapshots/${tag}`, change);
+
+it('what is not to be kept is named first, then removed, and nothing else is', async () => {
+  const id = await spawn('plain');
+  for (const n of [1, 2, 3, 4, 5])
+    expect((await say('POST', `/v1/sandboxes/${id}/branch`, { tag: `b${n}`, ttl_secs: 3600 })).status).toBe(201);
+  expect(await gc({ dry_run: true })).toEqual(['b1', 'b2', 'b3']);
+  expect(await tags()).toEqual(['b1', 'b2', 'b3', 'b4', 'b5', 'plain']);
+  const pinned = await keep('b1', { pinned: true, ttl_secs: null });
+  expect([pinned.status, pinned.body.pinned, pinned.body.expires_at_unix]).toEqual([200, true, undefined]);
+  const child = await spawn('b2');
+  expect(await gc({})).toEqual(['b3']);
+  expect(await tags()).toEqual(['b1', 'b2', 'b4', 'b5', 'plain']);
+  await say('DELETE', `/v1/sandboxes/${child}`);
+
+  // Pins and times outlive the daemon; so does what they say.
+  const short = await keep('b5', { ttl_secs: 1 });
+  expect(short.body.expires_at_unix).toBeGreaterThan(0);
+  daemon.signal('SIGTERM');
+  expect(await daemon.ended()).toBe(0);
+  await new Promise((done) => setTimeout(done, 1100));
+  daemon = await TestDaemon.start(['--recipes', `${daemon.root}/recipes`, '--branch-disk-mb', '1'], daemon.root);
+  expect((await gc({ dry_run: true })).sort()).toEqual(['b2', 'b4', 'b5']);
+  expect((await gc({ dry_run: false })).sort()).toEqual(['b2', 'b4', 'b5']);
+  expect(await tags()).toEqual(['b1', 'plain']);
+  await keep('b1', { pinned: false });
+  expect(await gc({})).toEqual([]);
+});
+
+it.each([
+  ['PATCH', '/v1/snapshots/plain', { ttl_secs: 0 }, 400],
+  ['PATCH', '/v1/snapshots/plain', { pinned: 'yes' }, 400],
+  ['PATCH', '/v1/snapshots/absent', { pinned: true }, 404],
+  ['POST', '/v1/gc', { dry_run: 1 }, 400],
+  ['POST', '/v1/gc', { all: true }, 400],
+])('%s %s %j is refused', async (method, path, body, status) => {
+  expect((await say(method, path, body)).status).toBe(status);
+});
