@@ -433,17 +433,18 @@ export class Sandboxes implements Keeper {
 
   async #ended(sandbox: Sandbox, exit: VmExit): Promise<void> {
     const { store, events } = this.parts;
-    const { id } = sandbox;
-    // Another VM has taken its place.
-    if (this.#live.get(id)?.sandbox !== sandbox) return;
-    const order = this.#orders.get(id);
+    // Another VM may take its place, or it another id, until this is written.
+    const isCurrent = (): boolean => this.#live.get(sandbox.id)?.sandbox === sandbox;
+    const order = isCurrent() ? this.#orders.get(sandbox.id) : undefined;
     const why = order ?? reason(exit);
     await this.#journal.write(() => {
-      if (order === 'killed') store.removeSandbox(id);
-      else store.moveSandbox(id, 'exited', { ended_at: now(), exit_reason: why });
+      if (!isCurrent()) return;
+      if (order === 'killed') store.removeSandbox(sandbox.id);
+      else store.moveSandbox(sandbox.id, 'exited', { ended_at: now(), exit_reason: why });
     });
-    this.#live.delete(id);
-    this.#orders.delete(id);
+    if (!isCurrent()) return;
+    this.#live.delete(sandbox.id);
+    this.#orders.delete(sandbox.id);
     const type = order === 'killed' ? 'deleted' : order || why === SHUT_DOWN ? 'exited' : 'crashed';
     events.tell(type, { ...about(sandbox), message: why });
   }
