@@ -52,6 +52,8 @@ export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 
   tag?: string | undefined;
   owner: string;
   rememberFailure?: boolean;
+  /** Seconds until it may be removed. */
+  ttl?: number | undefined;
   signal?: AbortSignal;
 }
 
@@ -237,14 +239,16 @@ export class Sandboxes implements Keeper {
     const to = this.#promotesTo(child);
     const source = this.#live.get(to)?.sandbox;
     return this.#alone([id, to], 'being promoted', given, async (signal) => {
-      const { env } = this.record(id);
+      const { env, budget: own } = this.record(id);
+      // It is as far from the first of its line as the one whose place it takes.
+      const budget = child.snapshot.budget ?? own;
       let record: SandboxRecord;
       try {
         await child.rename(to, env, signal);
         signal.throwIfAborted();
         // From here until the living are told nothing else runs.
         if (this.#live.get(to)?.sandbox !== source) this.#promotesTo(child);
-        record = store.promoteSandbox(id, to);
+        record = store.promoteSandbox(id, to, { budget });
       } catch (thrown) {
         await child.rename(id, env).catch(() => {});
         throw thrown;

@@ -80,6 +80,15 @@ it('generations are counted, also after the daemon was started again', async () 
   expect((await fork(child)).status).toBe(201);
 });
 
+it('a child that is promoted is where its source was', async () => {
+  const id = await first({ count: 1, depth: 1 });
+  for (let round = 0; round < 2; round++) {
+    const [child] = childrenOf(await fork(id)) as [string];
+    expect((await fork(id)).body.code).toBe('budget_exceeded');
+    expect((await say('POST', `/v1/sandboxes/${child}/promote`)).body.id).toBe(id);
+  }
+});
+
 it('branches take no more disk than they may', async () => {
   const id = await first({ bytes: 48 << 20 });
   const fill = (): Promise<Answer> =>

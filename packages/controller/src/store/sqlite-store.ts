@@ -39,10 +39,10 @@ export class SqliteStore implements Store {
     return this.#moveFrom(['running', 'paused'], id, { ...vm, state: 'running' });
   }
 
-  promoteSandbox(id: string, to: string): SandboxRecord {
+  promoteSandbox(id: string, to: string, changes: Pick<SandboxRecord, 'budget'>): SandboxRecord {
     this.together(() => {
       this.removeSandbox(to);
-      this.#moveFrom(['running'], id, { promoted_from: id });
+      this.#moveFrom(['running'], id, { ...changes, promoted_from: id });
       this.#update('sandboxes', 'id', id, { id: to });
     });
     return this.#known(to);

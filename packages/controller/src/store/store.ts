@@ -24,7 +24,7 @@ export interface Store {
   /** Another VM becomes this sandbox, in one step; `state_conflict` unless it runs or is paused. */
   replaceVm(id: string, vm: VmFields): SandboxRecord;
   /** A running sandbox takes another id, in one step; whoever had that is forgotten. */
-  promoteSandbox(id: string, to: string): SandboxRecord;
+  promoteSandbox(id: string, to: string, changes: Pick<SandboxRecord, 'budget'>): SandboxRecord;
   countBranch(id: string, tag: string): void;
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */
