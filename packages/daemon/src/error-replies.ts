@@ -51,7 +51,8 @@ export function errorFields(error: ForkdError): Omit<ErrorBody, 'request_id'> {
   const message = error.code === 'internal' ? 'something broke inside the daemon' : told(error);
   const hint = withoutPaths(error.hint);
   // Of the other codes, details are for the log.
-  return { error: message, code: error.code, hint, ...(error.code === 'state_conflict' && { details: error.details }) };
+  const isTold = error.code === 'state_conflict' || error.code === 'budget_exceeded';
+  return { error: message, code: error.code, hint, ...(isTold && { details: error.details }) };
 }
 
 function translate(thrown: FastifyError): ForkdError {
