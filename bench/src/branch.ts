@@ -151,7 +151,7 @@ async function branch(rest: RestClient, id: string, mode: Mode, wait: boolean) {
 
 async function withTicks<T>(rest: RestClient, id: string, use: (ticks: Ticks) => Promise<T>): Promise<T> {
   using ticks = await Ticks.start(rest, id);
-  return use(ticks);
+  return await use(ticks);
 }
 
 /** All of them are kept until the last. */

@@ -1,12 +1,15 @@
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { asForkdError } from '@forkd/protocol';
 
-const ATTEMPTS = 3;
+const ATTEMPTS = 5;
+/** Until the guest has seen that nobody listens any more. */
+const PAUSE_MS = 50;
 
 /**
  * Connects to a guest that may have been saved in the middle of telling somebody something: the rest of that is what the
- * first connection hears. It breaks, and nothing is left of it for the next one.
+ * first connection hears, and what was said on that may break the second one.
  */
 export async function greet(vm: Vm, firstWords: (guest: GuestClient) => Promise<unknown>): Promise<GuestClient> {
   for (let attempt = 1; ; attempt++) {
@@ -18,6 +21,7 @@ export async function greet(vm: Vm, firstWords: (guest: GuestClient) => Promise<
       guest.close();
       const { code } = asForkdError(thrown);
       if (attempt === ATTEMPTS || (code !== 'vmm_exited' && code !== 'guest_protocol')) throw thrown;
+      await sleep(PAUSE_MS * attempt);
     }
   }
 }
