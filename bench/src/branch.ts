@@ -42,6 +42,7 @@ while True:
     turn += 1
     for at in range(0, len(memory), 1 << 20):
         memory[at:at + (1 << 20)] = blocks[turn % 2]
+    if turn == 1: os.write(1, b'.')
 `;
 
 interface Sample {
@@ -93,7 +94,7 @@ async function trials(rest: RestClient, load: Load, round: number): Promise<Samp
   const { tag, mib } = LOADS[load];
   const id = await spawn(rest, tag);
   if (mib > 0) await evaluate(rest, id, hold(mib));
-  const writing = load === 'writing' ? write(rest, id) : undefined;
+  const writing = load === 'writing' ? await write(rest, id) : undefined;
   const turned = MODES.map((_, index) => MODES[(index + round) % MODES.length]!);
   const order = turned.filter((mode) => mode === 'live' || round % SLOW_EVERY === 0);
   const samples: Sample[] = [];
@@ -171,8 +172,12 @@ async function inARow(rest: RestClient): Promise<number[]> {
   return gaps;
 }
 
-function write(rest: RestClient, id: string): { end(): void } {
-  return rest.stream(`/v1/sandboxes/${id}/exec`, { args: ['python3', '-c', WRITER], timeout_secs: 600 }, () => {});
+/** Settles when all of its memory has been written once. */
+async function write(rest: RestClient, id: string): Promise<{ end(): void }> {
+  const program = { args: ['python3', '-c', WRITER], timeout_secs: 600 };
+  return new Promise((resolve) => {
+    const stream = rest.stream(`/v1/sandboxes/${id}/exec`, program, () => resolve(stream));
+  });
 }
 
 async function spawn(rest: RestClient, snapshot_tag: string): Promise<string> {
