@@ -1,3 +1,4 @@
+import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { ForkdError } from '@forkd/protocol';
 import { Forkd } from '@forkd/sdk';
@@ -20,7 +21,7 @@ export const stop = command({
     const pid = running ? (await new Forkd(place).version({ signal })).pid : undefined;
     if (pid !== undefined) {
       process.kill(pid, 'SIGTERM');
-      for (const deadline = Date.now() + PATIENCE_MS; await answers(place, signal); await sleep(POLL_MS))
+      for (const deadline = Date.now() + PATIENCE_MS; isAlive(pid); await sleep(POLL_MS, undefined, { signal }))
         if (Date.now() > deadline)
           throw new ForkdError('timeout', `the daemon (pid ${pid}) does not end`, { hint: 'See `forkd logs`.' });
     }
@@ -29,3 +30,12 @@ export const stop = command({
     );
   },
 });
+
+/** One that only waits to be collected is gone. */
+function isAlive(pid: number): boolean {
+  try {
+    return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+  } catch {
+    return false;
+  }
+}
