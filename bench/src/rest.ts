@@ -1,7 +1,7 @@
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import { readFileSync, rmSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
-import { inParallel, LOCAL_OWNER, leaks, type Sandbox, type SandboxRecord, SqliteStore } from '@forkd/controller';
+import { join } from 'node:path';
+import { inParallel, LOCAL_OWNER, type Sandbox, type SandboxRecord, SqliteStore } from '@forkd/controller';
 import { ForkdError, newSandboxId, type SandboxInfo } from '@forkd/protocol';
 import { endProgress, showProgress } from './progress-line.js';
 import { RestClient } from './rest-client.js';
@@ -9,6 +9,7 @@ import { resultsDirectory } from './results.js';
 import { inSession, RECIPES, type Session } from './session.js';
 import { percentile, rounded } from './statistics.js';
 import { DaemonProcess } from './torture/daemon-process.js';
+import { KILL_WIDTH, killAll, sharedData, takeDown } from './with-daemon.js';
 
 const TAG = 'rest';
 /** The same in every language, and next to nothing to compute. */
@@ -21,15 +22,11 @@ const THROUGHPUT_ROUNDS = 3;
 const THROUGHPUT_MS = 2_000;
 const RECORDS = 1000;
 const LISTINGS = 50;
-const KILL_WIDTH = 8;
 /** After which a daemon that has spawned is idle again. */
 const IDLE_MS = 3_000;
 
 /** What is measured, and the same in this process without the daemon, on a data directory of its own. */
-const shared = resolve(process.env.FORKD_DATA ?? '.forkd');
-for (const name of ['images', 'probe']) mkdirSync(`${shared}/${name}`, { recursive: true });
-const data = mkdtempSync(`${shared}/rest-`);
-for (const name of ['images', 'probe']) symlinkSync(`${shared}/${name}`, `${data}/${name}`);
+const data = sharedData('rest-');
 process.env.FORKD_DATA = data;
 try {
   await inSession(measure);
@@ -82,7 +79,7 @@ async function measure(session: Session): Promise<void> {
     await writeFile(join(resultsDirectory(), `rest-${name}-${Date.now()}.json`), JSON.stringify(raw));
     console.log(JSON.stringify(summary));
   } finally {
-    await takeDown(rest, daemon);
+    await takeDown(rest, daemon, data);
   }
 }
 
@@ -206,18 +203,6 @@ async function spawnHere({ controller, signal }: Session, n: number): Promise<Sa
 async function spawnThere(rest: RestClient, n: number): Promise<string[]> {
   const infos = await rest.call<SandboxInfo[]>('POST', '/v1/sandboxes', { snapshot_tag: TAG, n });
   return infos.map(({ id }) => id);
-}
-
-async function killAll(rest: RestClient): Promise<void> {
-  const running = await rest.call<SandboxInfo[]>('GET', '/v1/sandboxes');
-  await inParallel(running.length, KILL_WIDTH, (index) => rest.call('DELETE', `/v1/sandboxes/${running[index]!.id}`));
-}
-
-/** Sandboxes outlive a daemon, so they are ended first, by whatever means is left. */
-async function takeDown(rest: RestClient, daemon: DaemonProcess): Promise<void> {
-  await killAll(rest).catch(() => {});
-  await daemon.stop();
-  for (const pid of leaks(`${data}/run/daemon`).processes) process.kill(pid, 'SIGKILL');
 }
 
 function residentMib(pid: number): number {

@@ -6,7 +6,7 @@ import { RestClient } from './rest-client.js';
 import { RECIPES } from './session.js';
 import { DaemonProcess } from './torture/daemon-process.js';
 
-const KILL_WIDTH = 8;
+export const KILL_WIDTH = 8;
 
 /**
  * Runs one program against a real daemon on a data directory of its own, which shares only the images. Whatever happens (an
@@ -17,10 +17,7 @@ export async function withDaemon(program: (rest: RestClient) => Promise<void>): 
     const stop = (): void => reject(new Error('interrupted; everything was cleaned up'));
     process.on('SIGINT', stop).on('SIGTERM', stop).on('SIGHUP', stop);
   });
-  const shared = resolve(process.env.FORKD_DATA ?? '.forkd');
-  for (const name of ['images', 'probe']) mkdirSync(`${shared}/${name}`, { recursive: true });
-  const data = mkdtempSync(`${shared}/daemon-`);
-  for (const name of ['images', 'probe']) symlinkSync(`${shared}/${name}`, `${data}/${name}`);
+  const data = sharedData('daemon-');
   const daemon = new DaemonProcess(data, RECIPES);
   try {
     await daemon.start();
@@ -28,10 +25,7 @@ export async function withDaemon(program: (rest: RestClient) => Promise<void>): 
     try {
       await Promise.race([program(rest), interrupted]);
     } finally {
-      // Sandboxes outlive a daemon.
-      await killAll(rest).catch(() => {});
-      await daemon.stop();
-      for (const pid of leaks(`${data}/run/daemon`).processes) process.kill(pid, 'SIGKILL');
+      await takeDown(rest, daemon, data);
     }
   } catch (error) {
     console.error(`\nerror: ${(error as Error).message}`);
@@ -44,4 +38,23 @@ export async function withDaemon(program: (rest: RestClient) => Promise<void>): 
 export async function killAll(rest: RestClient): Promise<void> {
   const running = await rest.call<SandboxInfo[]>('GET', '/v1/sandboxes');
   await inParallel(running.length, KILL_WIDTH, (index) => rest.call('DELETE', `/v1/sandboxes/${running[index]!.id}`));
+}
+
+/** Sandboxes outlive a daemon, so they are ended first, by whatever means is left. */
+export async function takeDown(rest: RestClient, daemon: DaemonProcess, data: string): Promise<void> {
+  await killAll(rest).catch(() => {});
+  await daemon.stop();
+  for (const pid of leaks(`${data}/run/daemon`).processes) process.kill(pid, 'SIGKILL');
+}
+
+/** A folder of its own that shares the images and what is known of the host. */
+export function sharedData(prefix: string): string {
+  const shared = resolve(process.env.FORKD_DATA ?? '.forkd');
+  mkdirSync(shared, { recursive: true });
+  const data = mkdtempSync(`${shared}/${prefix}`);
+  for (const name of ['images', 'probe']) {
+    mkdirSync(`${shared}/${name}`, { recursive: true });
+    symlinkSync(`${shared}/${name}`, `${data}/${name}`);
+  }
+  return data;
 }

@@ -2,6 +2,7 @@ import { link, rm, stat } from 'node:fs/promises';
 import type { Twin } from '@forkd/engine';
 import { type Captured, Scope } from '@forkd/host';
 import { admitBranch } from './budget.js';
+import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
 import type { Sandbox } from './sandbox.js';
@@ -78,7 +79,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   const meta: SnapshotMeta = {
     ...parent,
     tag,
-    created_at_unix: Math.floor(Date.now() / 1000),
+    created_at_unix: now(),
     env: { ...parent.env, ...record?.env },
     parent: parent.tag,
     compacted: null,

@@ -1,6 +1,7 @@
 import { link, mkdir, rm, stat } from 'node:fs/promises';
 import { Scope } from '@forkd/host';
 import { admitBranch } from './budget.js';
+import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
 import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
@@ -25,7 +26,7 @@ export async function compactSnapshot(
   await link(from.base, to.base);
   await helper.cloneFile(from.upper, to.upper);
   await writeMemory(parts, snapshot, `${draft}-vm`, to);
-  const created_at_unix = Math.floor(Date.now() / 1000);
+  const created_at_unix = now();
   const meta: SnapshotMeta = { ...snapshot, tag, created_at_unix, parent: null, compacted: snapshot.tag, branch: null };
   const { blocks } = await stat(to.memory);
   signal.throwIfAborted();

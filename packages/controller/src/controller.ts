@@ -3,6 +3,7 @@ import { type HostHelper, Scope } from '@forkd/host';
 import { asForkdError, type Diff, ForkdError, newSandboxId } from '@forkd/protocol';
 import { guarded } from './cancel.js';
 import { claim } from './claim.js';
+import { now } from './clock.js';
 import type { CreateOptions } from './create-snapshot.js';
 import { DataDirectory } from './data-directory.js';
 import { checkSameLine, type DiffSide, diffContents, savedRam } from './diff.js';
@@ -12,11 +13,12 @@ import type { Parts } from './parts.js';
 import { recover } from './recovery.js';
 import { bytesOf, outdated, type Removal, type Retention } from './retention.js';
 import type { Sandbox } from './sandbox.js';
-import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnOptions, type SpawnResult } from './sandboxes.js';
+import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnResult } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
 import { type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
+import type { SpawnOptions } from './spawn-options.js';
 import type { SandboxRecord } from './store/records.js';
 import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
@@ -141,7 +143,7 @@ export class Controller implements AsyncDisposable {
 
   /** With the branches that came from it (`cascade`), or leaving them as they are (`force`): they need nothing of it. */
   async removeSnapshot(tag: string, how: { cascade?: boolean; force?: boolean } = {}): Promise<void> {
-    await this.#snapshots.remove(tag, (of) => this.#usersOf(of), how);
+    await this.#snapshots.remove(tag, (of) => this.#sandboxes.usersOf(of), how);
   }
 
   changeSnapshot(tag: string, changes: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
@@ -156,8 +158,9 @@ export class Controller implements AsyncDisposable {
     );
     const bytes = new Map(await Promise.all(sizes));
     const states = new Set(this.store.workspaces().map(({ state_tag }) => state_tag));
-    const isUsed = (tag: string): boolean => this.#usersOf(tag) > 0 || states.has(tag) || this.#snapshots.isLeased(tag);
-    const found = outdated({ views, bytes, isUsed, now: Math.floor(Date.now() / 1000) }, this.retention);
+    const isUsed = (tag: string): boolean =>
+      this.#sandboxes.usersOf(tag) > 0 || states.has(tag) || this.#snapshots.isLeased(tag);
+    const found = outdated({ views, bytes, isUsed, now: now() }, this.retention);
     if (dryRun) return found;
     const removed: Removal[] = [];
     for (const removal of found)
@@ -174,10 +177,6 @@ export class Controller implements AsyncDisposable {
   #sweep(): void {
     const timer = setInterval(() => void this.gc({ dryRun: false }).catch(() => {}), GC_MS).unref();
     this.#scope.add(() => clearInterval(timer));
-  }
-
-  #usersOf(tag: string): number {
-    return this.sandboxes().filter(({ snapshot }) => snapshot.tag === tag).length;
   }
 
   /** Copies a snapshot into a new one that stands alone. */

@@ -6,6 +6,7 @@ import { buildImages, type Images, type KernelSource, type Recipe } from '@forkd
 import { ForkdError, parseTag } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { unlessAborted } from './cancel.js';
+import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import { sha256 } from './durable.js';
 import { findLanguage } from './find-language.js';
@@ -68,7 +69,7 @@ export async function createSnapshot(
   const meta: SnapshotMeta = {
     format: SNAPSHOT_FORMAT,
     tag,
-    created_at_unix: Math.floor(Date.now() / 1000),
+    created_at_unix: now(),
     recipe: options.recipeName,
     parent: null,
     budget: null,

@@ -2,6 +2,7 @@ import { readdirSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { ForkdError } from '@forkd/protocol';
+import { now } from './clock.js';
 import type { Parts } from './parts.js';
 import { executable, processesUsing, runs, startTime } from './processes.js';
 import { type Keeper, Sandbox } from './sandbox.js';
@@ -47,7 +48,7 @@ function settle({ store, events }: Parts, adopted: Set<string>): void {
   store.together(() => {
     for (const { id, state } of lost)
       if (state === 'starting' || state === 'stopping') store.removeSandbox(id);
-      else store.moveSandbox(id, 'exited', { ended_at: Math.floor(Date.now() / 1000), exit_reason: message });
+      else store.moveSandbox(id, 'exited', { ended_at: now(), exit_reason: message });
   });
   for (const { id, state, owner, snapshot_tag } of lost)
     if (state === 'running' || state === 'paused')

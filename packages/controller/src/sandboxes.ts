@@ -1,16 +1,19 @@
 import { availableParallelism } from 'node:os';
 import type { VmExit } from '@forkd/engine';
-import { asForkdError, ForkdError, type MaxForks, newSandboxId } from '@forkd/protocol';
+import { asForkdError, ForkdError, newSandboxId } from '@forkd/protocol';
 import { type BranchOptions, branchSandbox } from './branch.js';
-import { budgetOf, checkForks } from './budget.js';
+import { checkForks } from './budget.js';
 import { guarded } from './cancel.js';
+import { now } from './clock.js';
+import { newRecord } from './new-record.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
 import { type Birth, type Keeper, Sandbox } from './sandbox.js';
-import { checkFiles, checkHost, type SnapshotMeta } from './snapshot.js';
-import { ancestors, LOCAL_OWNER, type SnapshotInMaking, type Snapshots, type SnapshotView } from './snapshots.js';
+import { checkUsable, type SnapshotMeta } from './snapshot.js';
+import { ancestors, type SnapshotInMaking, type Snapshots, type SnapshotView } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
+import type { SpawnOptions } from './spawn-options.js';
 import { Journal } from './store/journal.js';
 import type { SandboxRecord } from './store/records.js';
 
@@ -21,31 +24,6 @@ export const MAX_CHILDREN = 1000;
 const SWEEP_MS = 1_000;
 /** How long one that ended by itself is remembered, with the reason. */
 const REMEMBER_SECS = 3_600;
-
-export interface SpawnOptions {
-  tag: string;
-  n: number;
-  /** Chosen by those who must know them before they exist. */
-  ids?: string[];
-  owner?: string;
-  env?: Record<string, string>;
-  metadata?: Record<string, string>;
-  /** The `Idempotency-Key` of the request; children of one that was never answered are not kept after a crash. */
-  requestKey?: string | undefined;
-  /** Seconds until they end by themselves. */
-  ttl?: number | undefined;
-  memoryLimitMib?: number | null | undefined;
-  cgroups?: string[];
-  /** Of all that will be forked from each of them. */
-  maxForks?: MaxForks | undefined;
-  /** Goes on in the place of what was saved: no fork. */
-  continues?: boolean;
-  /** How many children are started at the same time. @default cores + 1 */
-  width?: number;
-  /** Called for each child as soon as it is ready, before the others are. */
-  onReady?: (sandbox: Sandbox, index: number) => void;
-  signal?: AbortSignal;
-}
 
 export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 'tag'> {
   /** @default branch-ID-TIME-NUMBER, as forkd names them */
@@ -100,10 +78,9 @@ export class Sandboxes implements Keeper {
 
   async #spawn(snapshot: SnapshotMeta, options: SpawnOptions & { signal: AbortSignal }): Promise<SpawnResult[]> {
     const { engine, data, store } = this.parts;
-    await checkHost(snapshot, engine);
-    await checkFiles(data.snapshots, snapshot);
+    await checkUsable(data.snapshots, snapshot, engine);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
-      const records = Array.from({ length: options.n }, (_, index) => recordOf(snapshot, options, index));
+      const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index));
       options.signal.throwIfAborted();
       if (!options.continues) checkForks(store, snapshot.budget, options.n);
       store.addSandboxes(records);
@@ -186,8 +163,7 @@ export class Sandboxes implements Keeper {
     return this.#alone([id], 'being rolled back', given, (signal) =>
       this.snapshots.using(tag, async (snapshot) => {
         checkLine(this.record(id), tag, await this.snapshots.list());
-        await checkHost(snapshot, this.parts.engine);
-        await checkFiles(this.parts.data.snapshots, snapshot);
+        await checkUsable(this.parts.data.snapshots, snapshot, this.parts.engine);
         const { owner, env, memory_limit_mib: memoryLimitMib } = this.record(id);
         const rank = { index: 0, count: 1, memoryLimitMib, cgroups: [] };
         const place = newSandboxId();
@@ -356,6 +332,11 @@ export class Sandboxes implements Keeper {
     return [...this.#live.values()].map(({ sandbox }) => sandbox);
   }
 
+  /** How many run from a snapshot. */
+  usersOf(tag: string): number {
+    return this.all().filter(({ snapshot }) => snapshot.tag === tag).length;
+  }
+
   record(id: string): SandboxRecord {
     const record = this.parts.store.sandbox(id);
     if (!record) throw new ForkdError('sandbox_not_found', `there is no sandbox ${JSON.stringify(id)}`);
@@ -490,35 +471,4 @@ function reason({ code, signal, lastWords }: VmExit): string {
 
 function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot_tag: string; owner: string } {
   return { sandbox_id: id, snapshot_tag: snapshot.tag, owner };
-}
-
-function recordOf({ tag, machine, budget }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
-  const id = options.ids?.[index] ?? newSandboxId();
-  return {
-    id,
-    place: id,
-    snapshot_tag: tag,
-    owner: options.owner ?? LOCAL_OWNER,
-    state: 'starting',
-    pid: null,
-    start_time: null,
-    created_at: now(),
-    expires_at: options.ttl === undefined ? null : now() + options.ttl,
-    ended_at: null,
-    exit_reason: null,
-    request_key: options.requestKey ?? null,
-    promoted_from: null,
-    metadata: options.metadata ?? {},
-    memory_limit_mib: options.memoryLimitMib ?? null,
-    env: options.env ?? {},
-    branch_count: 0,
-    last_branch: null,
-    budget: options.continues ? budget : budgetOf(id, budget, options.maxForks),
-    vcpus: machine.vcpus,
-    memory_mib: machine.memoryMib,
-  };
-}
-
-function now(): number {
-  return Math.floor(Date.now() / 1000);
 }

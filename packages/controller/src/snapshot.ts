@@ -95,7 +95,7 @@ export async function checkFiles(snapshots: string, meta: SnapshotMeta): Promise
 }
 
 /** A saved machine continues only on what it was saved on: anything else is refused by naming the field that differs. */
-export async function checkHost(meta: SnapshotMeta, engine: Engine): Promise<void> {
+async function checkHost(meta: SnapshotMeta, engine: Engine): Promise<void> {
   const report = await engine.probe();
   const here = { kind: engine.kind, version: report.version, ...hostCpu() };
   const differs = (field: string, saved: string, now: string | null): ForkdError =>
@@ -109,6 +109,12 @@ export async function checkHost(meta: SnapshotMeta, engine: Engine): Promise<voi
     throw differs('CPU model', meta.cpu.model, here.model);
   if (meta.machine.accel === 'kvm' && meta.cpu.flags !== here.flags)
     throw differs('CPU flags', meta.cpu.flags, here.flags);
+}
+
+/** Whether children can be made of it, here and now. */
+export async function checkUsable(snapshots: string, meta: SnapshotMeta, engine: Engine): Promise<void> {
+  await checkHost(meta, engine);
+  await checkFiles(snapshots, meta);
 }
 
 export function hostCpu(): { model: string; flags: string } {

@@ -2,6 +2,7 @@ import { existsSync, readdirSync } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
 import { asForkdError, ForkdError, parseTag, Tag } from '@forkd/protocol';
 import { guarded, unlessAborted } from './cancel.js';
+import { now } from './clock.js';
 import { compactSnapshot } from './compact.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';
 import type { Parts } from './parts.js';
@@ -107,15 +108,14 @@ export class Snapshots {
     if (this.#onDisk(tag)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
     if (this.#writers.size >= this.mostWriters)
       throw new ForkdError('overloaded', `${this.mostWriters} snapshots are being written already`);
-    const now = Math.floor(Date.now() / 1000);
     const record: SnapshotRecord = {
       tag,
       owner: wanted.owner ?? LOCAL_OWNER,
       status: 'writing',
-      created_at: now,
+      created_at: now(),
       recipe: wanted.recipe,
       warning: null,
-      expires_at: wanted.ttl === undefined ? null : now + wanted.ttl,
+      expires_at: wanted.ttl === undefined ? null : now() + wanted.ttl,
     };
     store.addSnapshot(record);
     const done = this.#write(record, wanted);
@@ -129,7 +129,7 @@ export class Snapshots {
   async change(tag: string, { ttl, pinned }: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
     await this.get(tag);
     this.parts.store.changeSnapshot(tag, {
-      ...(ttl !== undefined && { expires_at: ttl === null ? null : Math.floor(Date.now() / 1000) + ttl }),
+      ...(ttl !== undefined && { expires_at: ttl === null ? null : now() + ttl }),
       ...(pinned !== undefined && { pinned: pinned ? 1 : 0 }),
     });
     return this.get(tag);

@@ -1,4 +1,5 @@
 import { ForkdError, newSandboxId } from '@forkd/protocol';
+import { now } from './clock.js';
 import type { Parts } from './parts.js';
 import type { Sandboxes } from './sandboxes.js';
 import type { Snapshots } from './snapshots.js';
@@ -140,8 +141,8 @@ export class Workspaces {
 
   /** One that somebody else has spawned from, or removed, is theirs. */
   async #forget(name: string, tag: string): Promise<void> {
-    const users = (of: string): number => this.sandboxes.all().filter(({ snapshot }) => snapshot.tag === of).length;
-    await this.snapshots.remove(tag, users, { force: true }).catch(() => {});
+    const usersOf = (of: string): number => this.sandboxes.usersOf(of);
+    await this.snapshots.remove(tag, usersOf, { force: true }).catch(() => {});
     this.parts.store.changeWorkspace(name, { spare_tag: null });
   }
 
@@ -162,8 +163,4 @@ function conflict(name: string, status: string, needed: string): ForkdError {
     details: { state: status },
     hint: needed === 'running' ? 'Resume it first.' : 'Only a suspended workspace can be resumed.',
   });
-}
-
-function now(): number {
-  return Math.floor(Date.now() / 1000);
 }

@@ -1,31 +1,19 @@
 import { readdirSync } from 'node:fs';
-import { leaks, NO_LEAKS } from '@forkd/controller';
 import type { SandboxInfo } from '@forkd/protocol';
 import { afterAll, afterEach, beforeAll, expect, it } from 'vitest';
-import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
+import { type Answer, TestDaemon } from './testing.js';
 
 let daemon: TestDaemon;
 
 beforeAll(async () => {
-  const root = temporaryData();
-  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
-  expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+  daemon = await TestDaemon.plain();
 });
 
-afterEach(async () => {
-  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
-});
+afterEach(() => daemon.killAll());
 
-afterAll(async () => {
-  daemon.signal('SIGTERM');
-  expect(await daemon.ended()).toBe(0);
-  expect(leaks(daemon.root)).toEqual(NO_LEAKS);
-  await daemon[Symbol.asyncDispose]();
-});
+afterAll(() => daemon.stop());
 
-function say(method: string, path: string, body?: object): Promise<Answer> {
-  return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
-}
+const say = (method: string, path: string, body?: object): Promise<Answer> => daemon.say(method, path, body);
 
 const spawn = (snapshot_tag: string, more = {}): Promise<Answer> =>
   say('POST', '/v1/sandboxes', { snapshot_tag, ...more });

@@ -1,33 +1,18 @@
-import { leaks, NO_LEAKS } from '@forkd/controller';
-import type { SandboxInfo, SnapshotInfo } from '@forkd/protocol';
+import type { SnapshotInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
+import { type Answer, TestDaemon } from './testing.js';
 
 let daemon: TestDaemon;
 
 beforeAll(async () => {
-  const root = temporaryData();
-  daemon = await TestDaemon.start(['--recipes', plainRecipes(root), '--keep-last', '2'], root);
-  expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+  daemon = await TestDaemon.plain('--keep-last', '2');
 });
 
-afterAll(async () => {
-  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
-  daemon.signal('SIGTERM');
-  expect(await daemon.ended()).toBe(0);
-  expect(leaks(daemon.root)).toEqual(NO_LEAKS);
-  await daemon[Symbol.asyncDispose]();
-});
+afterAll(() => daemon.stop());
 
-function say(method: string, path: string, body?: object): Promise<Answer> {
-  return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
-}
+const say = (method: string, path: string, body?: object): Promise<Answer> => daemon.say(method, path, body);
 
-async function spawn(snapshot_tag: string): Promise<string> {
-  const { status, body } = await say('POST', '/v1/sandboxes', { snapshot_tag });
-  expect(status, JSON.stringify(body)).toBe(201);
-  return (body as SandboxInfo[])[0]!.id;
-}
+const spawn = (tag: string): Promise<string> => daemon.spawn(tag);
 
 async function gc(body: object): Promise<string[]> {
   const reply = await say('POST', '/v1/gc', body);

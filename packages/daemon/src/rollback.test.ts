@@ -1,28 +1,18 @@
 import { readdirSync, writeFileSync } from 'node:fs';
-import { leaks, NO_LEAKS } from '@forkd/controller';
+import { leaks } from '@forkd/controller';
 import type { SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, expect, it } from 'vitest';
-import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
+import { type Answer, TestDaemon } from './testing.js';
 
 let daemon: TestDaemon;
 
 beforeAll(async () => {
-  const root = temporaryData();
-  daemon = await TestDaemon.start(['--recipes', plainRecipes(root)], root);
-  expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+  daemon = await TestDaemon.plain();
 });
 
-afterAll(async () => {
-  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
-  daemon.signal('SIGTERM');
-  expect(await daemon.ended()).toBe(0);
-  expect(leaks(daemon.root)).toEqual(NO_LEAKS);
-  await daemon[Symbol.asyncDispose]();
-});
+afterAll(() => daemon.stop());
 
-function say(method: string, path: string, body?: object): Promise<Answer> {
-  return daemon.call(path, { method, ...(body && { body: JSON.stringify(body) }) });
-}
+const say = (method: string, path: string, body?: object): Promise<Answer> => daemon.say(method, path, body);
 
 async function spawn(more = {}): Promise<SandboxInfo> {
   const { status, body } = await say('POST', '/v1/sandboxes', { snapshot_tag: 'plain', ...more });
@@ -35,11 +25,7 @@ async function fork(id: string, n = 1): Promise<string[]> {
   return body.results.map(({ sandbox }: { sandbox: SandboxInfo }) => sandbox.id);
 }
 
-async function shell(id: string, command: string): Promise<string> {
-  const { body } = await say('POST', `/v1/sandboxes/${id}/exec`, { args: ['sh', '-c', command] });
-  expect(body.exit_code, JSON.stringify(body)).toBe(0);
-  return body.stdout.trim();
-}
+const shell = (id: string, command: string): Promise<string> => daemon.shell(id, command);
 
 /** A mark in its memory and one on its disk. */
 async function mark(id: string, word: string): Promise<void> {

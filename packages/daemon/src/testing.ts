@@ -61,6 +61,14 @@ export class TestDaemon implements AsyncDisposable {
     return daemon;
   }
 
+  /** With the recipe `plain`, and a snapshot of it of the same name. */
+  static async plain(...args: string[]): Promise<TestDaemon> {
+    const root = temporaryData();
+    const daemon = await TestDaemon.start(['--recipes', plainRecipes(root), ...args], root);
+    expect((await daemon.say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+    return daemon;
+  }
+
   /** Does not wait for it to listen. */
   static launch(args: string[], root = temporaryData()): TestDaemon {
     return new TestDaemon(root, args);

@@ -1,0 +1,35 @@
+import { newSandboxId } from '@forkd/protocol';
+import { budgetOf } from './budget.js';
+import { now } from './clock.js';
+import type { SnapshotMeta } from './snapshot.js';
+import { LOCAL_OWNER } from './snapshots.js';
+import type { SpawnOptions } from './spawn-options.js';
+import type { SandboxRecord } from './store/records.js';
+
+/** Of a sandbox that is about to be started. */
+export function newRecord({ tag, machine, budget }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+  const id = options.ids?.[index] ?? newSandboxId();
+  return {
+    id,
+    place: id,
+    snapshot_tag: tag,
+    owner: options.owner ?? LOCAL_OWNER,
+    state: 'starting',
+    pid: null,
+    start_time: null,
+    created_at: now(),
+    expires_at: options.ttl === undefined ? null : now() + options.ttl,
+    ended_at: null,
+    exit_reason: null,
+    request_key: options.requestKey ?? null,
+    promoted_from: null,
+    metadata: options.metadata ?? {},
+    memory_limit_mib: options.memoryLimitMib ?? null,
+    env: options.env ?? {},
+    branch_count: 0,
+    last_branch: null,
+    budget: options.continues ? budget : budgetOf(id, budget, options.maxForks),
+    vcpus: machine.vcpus,
+    memory_mib: machine.memoryMib,
+  };
+}
