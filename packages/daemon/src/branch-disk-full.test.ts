@@ -41,13 +41,24 @@ it('mode full: what does not fit is not begun; what somebody else fills meanwhil
   fill(140);
   const refused = await branch({ tag: 'no-room', mode: 'full' });
   expect([refused.status, refused.body.error]).toEqual([507, expect.stringMatching(/needs \d+ MiB, \d+ MiB are free/)]);
-  empty();
-  const branching = branch({ tag: 'no-room', mode: 'full' });
-  while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room`)) await turn();
-  fill(0);
-  const { status, body } = await branching;
-  expect([status, body.code]).toEqual([507, 'disk_full']);
-  expect((await daemon.say('GET', '/v1/snapshots/no-room')).status).toBe(404);
+  // Whoever fills the disk may come too late.
+  for (let attempt = 0; attempt < 10; attempt++) {
+    empty();
+    // Just enough for it: what is left is filled in a moment.
+    fill(165);
+    const branching = branch({ tag: 'no-room', mode: 'full' });
+    while (!existsSync(`${daemon.root}/run/daemon/snapshot-no-room`)) await turn();
+    fill(0);
+    const { status, body } = await branching;
+    if (status === 507) {
+      expect(body.code).toBe('disk_full');
+      expect((await daemon.say('GET', '/v1/snapshots/no-room')).status).toBe(404);
+      return;
+    }
+    expect(status, body.error).toBe(201);
+    expect((await daemon.say('DELETE', '/v1/snapshots/no-room')).status).toBe(204);
+  }
+  throw new Error('the disk was never full in time');
 });
 
 it('those who do not wait find the tag failed, and why', async () => {

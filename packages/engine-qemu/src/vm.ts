@@ -1,4 +1,5 @@
-import { readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { readFile, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import type { Duplex } from 'node:stream';
 import type {
   AdoptSpec,
@@ -23,6 +24,9 @@ import { twinOf } from './twin.js';
 
 /** Enough for QEMU's threads, disks and sockets; a VMM that wants more is not ours any more. */
 const RLIMITS = { nofile: 256, core: 0 };
+
+/** More than the devices and CPUs of a VM take in a file. */
+const STATE_BYTES = 1 << 20;
 
 /** With this score a host short of memory ends a VM before it ends the daemon. */
 const OOM_SCORE_ADJ = 500;
@@ -159,7 +163,14 @@ export class QemuVm implements Vm {
   async save(state: string): Promise<void> {
     // Unlike a migration this writes devices and CPUs only: guest RAM already is a file.
     // `live: false` keeps the disks in its hands: it may go on afterwards, or be saved again.
-    await this.#alive(this.#control.execute('xen-save-devices-state', { filename: state, live: false }));
+    try {
+      await this.#alive(this.#control.execute('xen-save-devices-state', { filename: state, live: false }));
+    } catch (thrown) {
+      // QEMU does not say which error of the disk it was.
+      const { bavail, bsize } = await statfs(dirname(state));
+      if (bavail * bsize > STATE_BYTES) throw thrown;
+      throw new ForkdError('disk_full', 'the disk is full', { cause: thrown });
+    }
   }
 
   async stop(): Promise<void> {

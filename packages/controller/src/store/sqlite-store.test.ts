@@ -1,8 +1,9 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { newSandboxId, type SandboxState } from '@forkd/protocol';
 import Database from 'libsql';
-import { afterAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { SandboxRecord } from './records.js';
 import { SqliteStore } from './sqlite-store.js';
 import { SANDBOX_MOVES } from './states.js';
@@ -142,6 +143,40 @@ describe('answers kept for repeated requests', () => {
     store.completeAnswer('k', 'ann', 201, '[]');
     expect(store.keepAnswer(answer)).toMatchObject({ fresh: false, answer: { status: 201, body: '[]' } });
     expect(store.keepAnswer({ ...answer, owner: 'bob' }).fresh).toBe(true);
+  });
+});
+
+describe('a full disk', () => {
+  const disk = `${root}/disk`;
+  beforeAll(() => {
+    mkdirSync(disk);
+    execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=16m', 'forkd-test', disk]);
+  });
+  afterAll(() => execFileSync('umount', ['--lazy', disk]));
+
+  it('what ends can be written down for long; then it is said that the disk is full', () => {
+    const store = new SqliteStore(`${disk}/full.db`);
+    const records = Array.from({ length: 1000 }, () => sandbox());
+    store.addSandboxes(records);
+    spawnSync('dd', ['if=/dev/zero', `of=${disk}/filler`, 'bs=4k']);
+    const long = 'x'.repeat(1000);
+    for (const { id } of records) store.moveSandbox(id, 'exited', { ended_at: 1, exit_reason: long });
+    for (const { id } of records) store.removeSandbox(id);
+    const fill = (): void => {
+      for (;;) store.addSandboxes([sandbox({ exit_reason: long })]);
+    };
+    expect(fill).toThrowError(expect.objectContaining({ code: 'disk_full' }));
+    rmSync(`${disk}/filler`);
+    store.addSandboxes([sandbox()]);
+    store.close();
+  });
+
+  it('of a program that starts then is no reason not to start', () => {
+    const path = `${disk}/late.db`;
+    new SqliteStore(path).close();
+    spawnSync('dd', ['if=/dev/zero', `of=${disk}/filler`, 'bs=4k']);
+    truncateSync(`${disk}/filler`, statSync(`${disk}/filler`).size - 200_000);
+    new SqliteStore(path).close();
   });
 });
 

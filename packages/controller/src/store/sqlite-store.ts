@@ -9,6 +9,11 @@ import type { SandboxFilter, Store, VmFields } from './store.js';
 /** A listing never returns more than this at once. */
 const MAX_ROWS = 10_000;
 
+/** Pages of the log before it is written into the file and begun again. */
+const LOG_PAGES = 256;
+/** Kept for a full disk: more than the log, and as much in the file. */
+const RESERVE_BYTES = 2 << 20;
+
 const Sum = z.object({ sum: z.number() });
 
 /** The store in one SQLite file; `:memory:` for programs that keep nothing. */
@@ -187,7 +192,17 @@ export class SqliteStore implements Store {
   }
 
   together(changes: () => void): void {
-    this.#database.transaction(changes)();
+    const database = this.#database;
+    if (database.inTransaction) return changes();
+    database.exec('begin immediate');
+    try {
+      changes();
+      orDiskFull(() => database.exec('commit'));
+    } catch (thrown) {
+      // A full disk has undone everything already.
+      if (database.inTransaction) database.exec('rollback');
+      throw thrown;
+    }
   }
 
   close(): void {
@@ -237,7 +252,7 @@ export class SqliteStore implements Store {
   }
 
   #run(sql: string, values: unknown[]): number {
-    return this.#prepared(sql).run(...values).changes;
+    return orDiskFull(() => this.#prepared(sql).run(...values).changes);
   }
 
   #rows<S extends z.ZodType>(schema: S, sql: string, values: unknown[]): z.output<S>[] {
@@ -260,6 +275,7 @@ function open(file: string): Database.Database {
     const [check] = database.pragma('quick_check') as { quick_check: string }[];
     if (check?.quick_check !== 'ok') throw new Error(check?.quick_check ?? 'no answer to quick_check');
     migrate(database);
+    if (file !== ':memory:') reserve(database);
     return database;
   } catch (cause) {
     if (cause instanceof ForkdError) throw cause;
@@ -268,6 +284,34 @@ function open(file: string): Database.Database {
       hint: `Move ${file} (and its -wal and -shm) away and start again: snapshots are found on disk, sandboxes are lost.`,
     });
   }
+}
+
+/** Takes room and gives it back to the file, not to the disk: what ends while the disk is full can be written down. */
+function reserve(database: Database.Database): void {
+  database.pragma(`wal_autocheckpoint = ${LOG_PAGES}`);
+  try {
+    database.transaction(() => {
+      database.exec('create table reserve (room blob)');
+      database.exec(`insert into reserve values (zeroblob(${RESERVE_BYTES}))`);
+    })();
+    database.exec('drop table reserve');
+    database.pragma('wal_checkpoint(restart)');
+  } catch (thrown) {
+    if (!isDiskFull(thrown)) throw thrown;
+  }
+}
+
+function orDiskFull<T>(write: () => T): T {
+  try {
+    return write();
+  } catch (thrown) {
+    if (isDiskFull(thrown)) throw new ForkdError('disk_full', 'the disk is full', { cause: thrown });
+    throw thrown;
+  }
+}
+
+function isDiskFull(thrown: unknown): boolean {
+  return (thrown as { code?: unknown }).code === 'SQLITE_FULL';
 }
 
 function migrate(database: Database.Database): void {
