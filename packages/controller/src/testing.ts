@@ -15,14 +15,16 @@ import { runs } from './processes.js';
 
 const REPOSITORY = new URL('../../..', import.meta.url).pathname;
 const PROGRAM = fileURLToPath(new URL('../dist/program.fixture.js', import.meta.url));
-/** Built once per checkout, used by every test and by the demo. */
-const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
+/** Of the checkout, used by every test and by the demo. */
+const SHARED = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`);
 
-/** A data directory of its own on top of the shared images; afterwards nothing of it may be left running. */
+/** A data directory of its own on top of the shared images and what is known of the host; afterwards nothing of it may be left running. */
 export function dataDirectory(): string {
   const root = mkdtempSync(`${tmpdir()}/forkd-test-`);
-  mkdirSync(IMAGES, { recursive: true });
-  symlinkSync(IMAGES, `${root}/images`);
+  for (const name of ['images', 'probe']) {
+    mkdirSync(`${SHARED}/${name}`, { recursive: true });
+    symlinkSync(`${SHARED}/${name}`, `${root}/${name}`);
+  }
   afterAll(() => {
     expect(leaks(root)).toEqual(NO_LEAKS);
     rmSync(root, { recursive: true, force: true });

@@ -11,7 +11,7 @@ import type { SandboxInfo } from '@forkd/protocol';
 import { expect } from 'vitest';
 
 const REPOSITORY = fileURLToPath(new URL('../../..', import.meta.url));
-const IMAGES = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`, 'images');
+const SHARED = resolve(process.env.FORKD_DATA ?? `${REPOSITORY}/.forkd`);
 const MAIN = `${REPOSITORY}/packages/daemon/dist/main.js`;
 
 export interface Answer {
@@ -224,11 +224,13 @@ export function temporaryData(size?: string): string {
   return dataDirectory(root);
 }
 
-/** On top of the shared images. */
+/** With the images of the checkout, and what is known of the host: proving that again would take seconds each time. */
 function dataDirectory(root: string): string {
   mkdirSync(root, { recursive: true });
-  mkdirSync(IMAGES, { recursive: true });
-  symlinkSync(IMAGES, `${root}/images`);
+  for (const name of ['images', 'probe']) {
+    mkdirSync(`${SHARED}/${name}`, { recursive: true });
+    symlinkSync(`${SHARED}/${name}`, `${root}/${name}`);
+  }
   return root;
 }
 

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { access, constants, mkdir, mkdtemp, readFile, realpath, rm, writeFile } from 'node:fs/promises';
+import { access, constants, mkdir, mkdtemp, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises';
 import { constants as os, tmpdir } from 'node:os';
 import type { AccelReport, BootSpec, Vm, VmExit } from '@forkd/engine';
 import { asForkdError } from '@forkd/protocol';
@@ -35,7 +35,9 @@ export async function proveKvm(options: Proof): Promise<AccelReport> {
   if (!report) return { usable: false, reason: 'the guest that should have tried KVM was killed' };
   if (file) {
     await mkdir(options.cache!, { recursive: true });
-    await writeFile(file, JSON.stringify(report));
+    // Another program may be reading it.
+    await writeFile(`${file}.${process.pid}`, JSON.stringify(report));
+    await rename(`${file}.${process.pid}`, file);
   }
   return report;
 }

@@ -193,7 +193,6 @@ export class SqliteStore implements Store {
 
   together(changes: () => void): void {
     const database = this.#database;
-    if (database.inTransaction) return changes();
     database.exec('begin immediate');
     try {
       changes();
