@@ -4,7 +4,7 @@ N ?= 100
 RECIPE ?= python-numpy
 export FORKD_DATA ?= $(CURDIR)/.forkd
 
-.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch torture torture-branch build clean
+.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch bench-density torture torture-branch build clean
 
 demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
@@ -31,6 +31,9 @@ bench-rest: build ## what the daemon adds to the round trip, to a spawn and to m
 bench-branch: N = 10
 bench-branch: build ## branch running sandboxes in every mode, N times each: how long they stood still, what it stored; last line is JSON
 	@node bench/dist/branch.js --n $(N) --recipe $(RECIPE)
+
+bench-density: build ## as many idle children as fit in 8 GiB; last line is JSON
+	@node bench/dist/density.js --recipe $(RECIPE)
 
 torture: N = 50
 torture: build ## kill -9 the daemon N times under load, look for whatever was lost or left; last line is JSON

@@ -1,5 +1,5 @@
 import { link, rm, stat } from 'node:fs/promises';
-import type { Twin } from '@forkd/engine';
+import { Phases, type Twin } from '@forkd/engine';
 import { type Captured, Scope } from '@forkd/host';
 import { admitBranch } from './budget.js';
 import { now } from './clock.js';
@@ -42,6 +42,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   if (mode !== 'full') await link(from.memory, to.memory);
   signal.throwIfAborted();
 
+  const phases = new Phases();
   let captureMs = 0;
   const timed = async <T>(work: Promise<T>): Promise<T> => {
     const since = performance.now();
@@ -50,18 +51,18 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
     return result;
   };
   const memory = async (): Promise<Twin | Captured> => {
-    if (mode === 'live') return scope.own(await vm.freeze(to.state));
-    if (mode === 'diff') return timed(vm.capture(to.state, to.diff));
+    if (mode === 'live') return scope.own(await vm.freeze(to.state, { phases }));
+    if (mode === 'diff') return timed(vm.capture(to.state, to.diff, { phases }));
     if (options.measureDiff) {
       await timed(vm.capture(to.state, to.diff));
       await Promise.all([rm(to.diff), rm(to.state)]);
     }
-    return vm.capture(to.state, to.memory, { full: true });
+    return vm.capture(to.state, to.memory, { full: true, phases });
   };
   const { pauseMs, value: taken } = await vm.guarded(
     async () => {
       // The disk is copied by another thread of the helper than the one that looks after the memory.
-      const disk = helper.cloneFile(`${sandbox.directory}/upper.img`, to.upper);
+      const disk = phases.time('disk', helper.cloneFile(`${sandbox.directory}/upper.img`, to.upper));
       const pages = memory();
       const settled = Promise.allSettled([disk, pages]);
       // When nobody waits any longer, both may still be writing to the draft.
@@ -70,7 +71,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
       await disk;
       return pages;
     },
-    { signal },
+    { signal, phases },
   );
   options.onResumed?.(pauseMs);
   const captured = 'capture' in taken ? await timed(taken.capture(to.diff, signal)) : taken;
@@ -91,6 +92,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
       mode,
       diff: mode !== 'full',
       pause_ms: pauseMs,
+      phases_ms: phases.ms,
       capture_ms: captureMs,
       dirty_bytes: captured.dirtyBytes,
       physical_bytes: captured.physicalBytes,

@@ -33,6 +33,8 @@ export const SnapshotMeta = z.object({
       /** Whether its memory is `memory.img` with `memory.diff` over it, or `memory.img` alone. */
       diff: z.boolean(),
       pause_ms: z.number(),
+      /** What the pause was made of; the disk is copied while state and memory are taken. */
+      phases_ms: z.record(z.string(), z.number()).default({}),
       capture_ms: z.number(),
       dirty_bytes: z.number().int(),
       physical_bytes: z.number().int(),

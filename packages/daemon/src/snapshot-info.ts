@@ -11,8 +11,9 @@ export function snapshotInfo({ data }: Controller, { meta, problem, ...record }:
     created_at_unix: record.created_at,
     ...(origin !== undefined && { branched_from: origin }),
     ...(branch && {
-      pause_ms: Math.round(branch.pause_ms * 10) / 10,
-      diff_ms: Math.round(branch.capture_ms * 10) / 10,
+      pause_ms: tenths(branch.pause_ms),
+      pause_phases_ms: Object.fromEntries(Object.entries(branch.phases_ms).map(([part, ms]) => [part, tenths(ms)])),
+      diff_ms: tenths(branch.capture_ms),
       diff_physical_bytes: branch.physical_bytes,
       diff_logical_bytes: branch.dirty_bytes,
     }),
@@ -31,4 +32,8 @@ export function snapshotInfo({ data }: Controller, { meta, problem, ...record }:
       memory_mib: meta.machine.memoryMib,
     }),
   };
+}
+
+function tenths(ms: number): number {
+  return Math.round(ms * 10) / 10;
 }

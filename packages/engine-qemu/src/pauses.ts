@@ -1,4 +1,4 @@
-import type { Guarded, GuardOptions } from '@forkd/engine';
+import { type Guarded, type GuardOptions, Phases } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import type { Control } from './control.js';
@@ -30,43 +30,46 @@ export class Pauses {
     return this.#inTurn(() => this.#control.execute('cont'));
   }
 
-  guarded<T>(work: () => Promise<T>, { signal, timeoutMs = TIMEOUT_MS }: GuardOptions): Promise<Guarded<T>> {
+  guarded<T>(
+    work: () => Promise<T>,
+    { signal, timeoutMs = TIMEOUT_MS, phases = new Phases() }: GuardOptions,
+  ): Promise<Guarded<T>> {
     return this.#inTurn(async () => {
       signal?.throwIfAborted();
       const limit = new AbortController();
       const late = new ForkdError('timeout', `what the VM stood still for took longer than ${timeoutMs} ms`);
       const timer = setTimeout(() => limit.abort(late), timeoutMs);
       try {
-        return await this.#while(work, AbortSignal.any(signal ? [signal, limit.signal] : [limit.signal]));
+        return await this.#while(work, AbortSignal.any(signal ? [signal, limit.signal] : [limit.signal]), phases);
       } finally {
         clearTimeout(timer);
       }
     });
   }
 
-  async #while<T>(work: () => Promise<T>, signal: AbortSignal): Promise<Guarded<T>> {
+  async #while<T>(work: () => Promise<T>, signal: AbortSignal, phases: Phases): Promise<Guarded<T>> {
     const { running } = await this.#control.status();
     if (!running) return { value: await unlessAborted(work(), signal), pauseMs: 0 };
     await this.#helper.guard(this.#process, this.#control.path, GO_ON);
     try {
-      return await this.#paused(work, signal);
+      return await this.#paused(work, signal, phases);
     } finally {
       // Without a helper there is no guard either.
       await this.#helper.unguard(this.#process).catch(() => {});
     }
   }
 
-  async #paused<T>(work: () => Promise<T>, signal: AbortSignal): Promise<Guarded<T>> {
+  async #paused<T>(work: () => Promise<T>, signal: AbortSignal, phases: Phases): Promise<Guarded<T>> {
     const since = performance.now();
     let value: T;
     try {
-      const working = this.#control.execute('stop').then(() => {
+      const working = phases.time('stop', this.#control.execute('stop')).then(() => {
         signal.throwIfAborted();
         return work();
       });
       value = await unlessAborted(working, signal);
     } finally {
-      await this.#goOn();
+      await phases.time('resume', this.#goOn());
     }
     return { value, pauseMs: performance.now() - since };
   }

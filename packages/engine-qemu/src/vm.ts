@@ -1,16 +1,18 @@
 import { readFile, rename, rm, statfs, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Duplex } from 'node:stream';
-import type {
-  AdoptSpec,
-  Captured,
-  CaptureOptions,
-  ForkPlacement,
-  Guarded,
-  GuardOptions,
-  Twin,
-  Vm,
-  VmExit,
+import {
+  type AdoptSpec,
+  type Captured,
+  type CaptureOptions,
+  type ForkPlacement,
+  type FreezeOptions,
+  type Guarded,
+  type GuardOptions,
+  Phases,
+  type Twin,
+  type Vm,
+  type VmExit,
 } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
@@ -146,15 +148,15 @@ export class QemuVm implements Vm {
     return this.#explained(this.#pauses.guarded(work, options));
   }
 
-  freeze(state: string): Promise<Twin> {
-    return this.#instant(state, {
+  freeze(state: string, { phases }: FreezeOptions = {}): Promise<Twin> {
+    return this.#instant(state, phases, {
       take: async () => twinOf(this.#helper, await this.#helper.twin(this.#process, this.#memory), this.#memory),
       discard: async (twin) => twin[Symbol.asyncDispose](),
     });
   }
 
-  capture(state: string, memory: string, { full = false }: CaptureOptions = {}): Promise<Captured> {
-    return this.#instant(state, {
+  capture(state: string, memory: string, { full = false, phases }: CaptureOptions = {}): Promise<Captured> {
+    return this.#instant(state, phases, {
       take: () => this.#helper.capture(this.#process, this.#memory, memory, full),
       discard: () => rm(memory),
     });
@@ -221,14 +223,14 @@ export class QemuVm implements Vm {
    * still reach its buffers; its devices then have moved on, and it is all done again. If they never rest, the state is the
    * one after the memory: a child lacks what was in flight, but finds no buffer used that its devices know nothing of.
    */
-  async #instant<T>(state: string, { take, discard }: Taking<T>): Promise<T> {
+  async #instant<T>(state: string, phases = new Phases(), { take, discard }: Taking<T>): Promise<T> {
     const after = `${state}.after`;
     try {
-      await this.save(state);
+      await phases.time('state', this.save(state));
       for (let attempt = 1; ; attempt++) {
-        const taken = await this.#explained(take());
+        const taken = await phases.time('memory', this.#explained(take()));
         try {
-          await this.save(after);
+          await phases.time('state', this.save(after));
           if (await sameInstant(state, after)) return taken;
           await rename(after, state);
           if (attempt === INSTANT_ATTEMPTS) return taken;

@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream';
 import type { Captured } from '@forkd/host';
+import type { Phases } from './phases.js';
 
 export type Accel = 'kvm' | 'tcg';
 
@@ -67,7 +68,12 @@ export interface Twin extends AsyncDisposable {
   capture(to: string, signal?: AbortSignal): Promise<Captured>;
 }
 
-export interface CaptureOptions {
+export interface FreezeOptions {
+  /** Takes the times of `state` and `memory`. */
+  phases?: Phases;
+}
+
+export interface CaptureOptions extends FreezeOptions {
   /** A memory image that needs no other. */
   full?: boolean;
 }
@@ -76,6 +82,8 @@ export interface GuardOptions {
   signal?: AbortSignal;
   /** @default 60_000 */
   timeoutMs?: number;
+  /** Takes the times of `stop` and `resume`. */
+  phases?: Phases;
 }
 
 export interface Vm extends AsyncDisposable {
@@ -97,7 +105,7 @@ export interface Vm extends AsyncDisposable {
    */
   guarded<T>(work: () => Promise<T>, options?: GuardOptions): Promise<Guarded<T>>;
   /** Writes CPU and device state, and keeps guest RAM of the same instant. Only in `guarded`, or while paused. */
-  freeze(state: string): Promise<Twin>;
+  freeze(state: string, options?: FreezeOptions): Promise<Twin>;
   /** Writes CPU and device state, and what guest RAM of the same instant differs in from the image. Only as `freeze`. */
   capture(state: string, memory: string, options?: CaptureOptions): Promise<Captured>;
   /**

@@ -8,6 +8,7 @@ export type {
   Disk,
   Engine,
   ForkPlacement,
+  FreezeOptions,
   Guarded,
   GuardOptions,
   Machine,
@@ -17,3 +18,4 @@ export type {
   Vm,
   VmExit,
 } from './engine.js';
+export { Phases } from './phases.js';

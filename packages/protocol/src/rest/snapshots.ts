@@ -27,6 +27,8 @@ export const SnapshotInfo = z.object({
   /** From then on it may be removed. */
   expires_at_unix: UnixSeconds.optional(),
   pinned: z.boolean().optional(),
+  /** What `pause_ms` was made of. */
+  pause_phases_ms: z.record(z.string(), z.number()).optional(),
 });
 export type SnapshotInfo = z.infer<typeof SnapshotInfo>;
 
