@@ -81,6 +81,17 @@ it('with room again it is branched as if nothing had been', async () => {
   expect((await daemon.say('DELETE', '/v1/snapshots/room')).status).toBe(204);
 });
 
+it('a guest that finds no room on the host is told of an error, and goes on', async () => {
+  const writer = await daemon.spawn('plain');
+  fill(0);
+  const command = 'head -c 30M /dev/urandom > /root/big && sync /root/big';
+  const { body } = await daemon.say('POST', `/v1/sandboxes/${writer}/exec`, { args: ['sh', '-c', command] });
+  expect(body.exit_code, JSON.stringify(body)).not.toBe(0);
+  empty();
+  expect(await daemon.shell(writer, 'hostname')).toBe(writer);
+  expect((await daemon.say('DELETE', `/v1/sandboxes/${writer}`)).status).toBe(204);
+});
+
 /** The disk has room again. */
 function empty(): void {
   rmSync(`${daemon.root}/filler`, { recursive: true, force: true });

@@ -220,8 +220,18 @@ export class TestDaemon implements AsyncDisposable {
 /** `size`: on a disk of its own that is no larger. */
 export function temporaryData(size?: string): string {
   const root = mkdtempSync(`${tmpdir()}/forkd-daemon-`);
-  if (size) execFileSync('mount', ['-t', 'tmpfs', '-o', `size=${size}`, 'forkd-test', root]);
+  if (size) mountDisk(root, size);
   return dataDirectory(root);
+}
+
+/** Not in memory: where that is full, even what was never written to a file cannot be read. */
+function mountDisk(root: string, size: string): void {
+  const image = `${root}.img`;
+  execFileSync('truncate', ['-s', size, image]);
+  execFileSync('mkfs.ext4', ['-q', '-m', '0', '-O', '^has_journal', image]);
+  execFileSync('mount', ['-o', 'loop', image, root]);
+  // It stays until it is unmounted.
+  rmSync(image);
 }
 
 /** With the images of the checkout, and what is known of the host: proving that again would take seconds each time. */

@@ -59,7 +59,8 @@ function diskArguments({ path, readOnly }: Disk, index: number): string[] {
   const mode = readOnly ? 'readonly=on,file.locking=off' : 'cache=unsafe,discard=unmap,detect-zeroes=unmap';
   return [
     ...['-drive', `id=disk${index},file=${quoted(path)},format=raw,if=none,${mode}`],
-    ...['-device', `virtio-blk-device,drive=disk${index}`],
+    // By default QEMU stops a guest whose disk is on a full one, without a word.
+    ...['-device', `virtio-blk-device,drive=disk${index},werror=report,rerror=report`],
   ];
 }
 
