@@ -10,8 +10,10 @@ import { checkSameLine, type DiffSide, diffContents, savedRam } from './diff.js'
 import { Events } from './events.js';
 import { MemoryLimits } from './memory-limit.js';
 import type { Parts } from './parts.js';
+import { promote } from './promote.js';
 import { recover } from './recovery.js';
 import { bytesOf, outdated, type Removal, type Retention } from './retention.js';
+import { Rollback } from './rollback.js';
 import type { Sandbox } from './sandbox.js';
 import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnResult } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
@@ -53,6 +55,7 @@ export class Controller implements AsyncDisposable {
   readonly #sources: Sources;
   readonly #snapshots: Snapshots;
   readonly #sandboxes: Sandboxes;
+  readonly #rollback: Rollback;
   readonly workspaces: Workspaces;
   readonly #scope: Scope;
 
@@ -91,6 +94,7 @@ export class Controller implements AsyncDisposable {
     this.#sources = new Sources(parts);
     this.#snapshots = new Snapshots(parts, this.#sources, writers);
     this.#sandboxes = new Sandboxes(parts, this.#snapshots, this.#sources);
+    this.#rollback = new Rollback(parts, this.#sandboxes, this.#snapshots, this.#sources);
     this.workspaces = new Workspaces(parts, this.#sandboxes, this.#snapshots);
     this.#scope = scope;
     scope.add(() => this.#sources.close());
@@ -237,12 +241,12 @@ export class Controller implements AsyncDisposable {
 
   /** Back to a snapshot of its own line, under the same id. */
   rollback(id: string, tag: string, signal?: AbortSignal): Promise<SandboxRecord> {
-    return this.#sandboxes.rollback(id, tag, signal);
+    return this.#rollback.run(id, tag, signal);
   }
 
   /** A child takes the id of the sandbox it was forked from. */
   promote(id: string, signal?: AbortSignal): Promise<SandboxRecord> {
-    return this.#sandboxes.promote(id, signal);
+    return promote(this.#parts, this.#sandboxes, id, signal);
   }
 
   /** What differs between two sandboxes or snapshots of one line. Neither is asked itself: children made for this are. */

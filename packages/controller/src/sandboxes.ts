@@ -1,6 +1,6 @@
 import { availableParallelism } from 'node:os';
 import type { VmExit } from '@forkd/engine';
-import { asForkdError, ForkdError, newSandboxId } from '@forkd/protocol';
+import { asForkdError, ForkdError } from '@forkd/protocol';
 import { type BranchOptions, branchSandbox } from './branch.js';
 import { checkForks } from './budget.js';
 import { guarded } from './cancel.js';
@@ -8,9 +8,9 @@ import { now } from './clock.js';
 import { newRecord } from './new-record.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
-import { type Birth, type Keeper, Sandbox } from './sandbox.js';
+import { type Keeper, Sandbox } from './sandbox.js';
 import { checkUsable, type SnapshotMeta } from './snapshot.js';
-import { ancestors, type SnapshotInMaking, type Snapshots, type SnapshotView } from './snapshots.js';
+import type { SnapshotInMaking, Snapshots } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
 import type { SpawnOptions } from './spawn-options.js';
@@ -37,9 +37,6 @@ export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 
 
 /** Children settle one by one: some may fail while others are fine. */
 export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
-
-/** Longer than a new VM may take until it has acknowledged its identity. */
-const ROLLBACK_MS = 90_000;
 
 /** Why a sandbox that was asked to end was. */
 type Order = 'killed' | 'expired';
@@ -157,110 +154,8 @@ export class Sandboxes implements Keeper {
     return { record, done, resumed };
   }
 
-  /** The old VM stands still until the new one is ready, and goes on as if nothing had happened if that never is. */
-  rollback(id: string, tag: string, given?: AbortSignal): Promise<SandboxRecord> {
-    const old = this.get(id);
-    return this.#alone([id], 'being rolled back', given, (signal) =>
-      this.snapshots.using(tag, async (snapshot) => {
-        checkLine(this.record(id), tag, await this.snapshots.list());
-        await checkUsable(this.parts.data.snapshots, snapshot, this.parts.engine);
-        const { owner, env, memory_limit_mib: memoryLimitMib } = this.record(id);
-        const rank = { index: 0, count: 1, memoryLimitMib, cgroups: [] };
-        const place = newSandboxId();
-        await this.sources.using(snapshot, 1, signal, (source) =>
-          this.#replace(old, { id, place, owner, snapshot, source, env, ...rank, keeper: this, signal }),
-        );
-        this.parts.events.tell('rolled_back', { sandbox_id: id, snapshot_tag: tag, owner });
-        return this.record(id);
-      }),
-    );
-  }
-
-  async #replace(old: Sandbox, birth: Birth): Promise<void> {
-    const { id, place, signal, snapshot } = birth;
-    let replaced = false;
-    const replace = async (): Promise<void> => {
-      const next = await Sandbox.start(this.parts, birth);
-      const { pid, startTime } = next.vm;
-      try {
-        signal.throwIfAborted();
-        // From here to `own` nothing else runs: the record and the living never name different VMs.
-        if (this.#live.get(id)?.sandbox !== old) this.get(id);
-        this.parts.store.replaceVm(id, { place, pid, start_time: startTime, snapshot_tag: snapshot.tag });
-      } catch (thrown) {
-        await next.stop();
-        throw thrown;
-      }
-      this.own(next);
-      replaced = true;
-      old.guest.close(new ForkdError('state_conflict', `sandbox ${id} was rolled back to ${snapshot.tag}`));
-      await old.stop();
-    };
-    let replacing: Promise<void> | undefined;
-    // Guarded, so that it runs on also when this program is killed meanwhile.
-    const guarding = old.vm.guarded(() => (replacing = replace()), { signal, timeoutMs: ROLLBACK_MS });
-    try {
-      await guarding;
-    } catch (thrown) {
-      // It cannot go on once its place is taken.
-      await replacing?.catch(() => {});
-      if (!replaced) throw thrown;
-    }
-  }
-
-  /** Takes the id of the sandbox it was forked from, whose VM ends if it still runs. */
-  async promote(id: string, given?: AbortSignal): Promise<SandboxRecord> {
-    const { store, events } = this.parts;
-    const child = this.running(id);
-    const to = this.#promotesTo(child);
-    const source = this.#live.get(to)?.sandbox;
-    return this.#alone([id, to], 'being promoted', given, async (signal) => {
-      const { env, budget: own } = this.record(id);
-      // It is as far from the first of its line as the one whose place it takes.
-      const budget = child.snapshot.budget ?? own;
-      let record: SandboxRecord;
-      try {
-        await child.rename(to, env, signal);
-        signal.throwIfAborted();
-        // From here until the living are told nothing else runs.
-        if (this.#live.get(to)?.sandbox !== source) this.#promotesTo(child);
-        record = store.promoteSandbox(id, to, { budget });
-      } catch (thrown) {
-        await child.rename(id, env).catch(() => {});
-        throw thrown;
-      }
-      const entry = this.#live.get(id)!;
-      this.#live.delete(id);
-      this.#live.set(to, entry);
-      child.id = to;
-      source?.guest.close(new ForkdError('state_conflict', `sandbox ${to} was replaced by its child ${id}`));
-      await source?.stop();
-      events.tell('promoted', { ...about(child), message: `it was ${id}` });
-      return record;
-    });
-  }
-
-  /** The id it may take. */
-  #promotesTo({ id, snapshot }: Sandbox): string {
-    const { store } = this.parts;
-    const to = snapshot.branch?.sandbox;
-    if (to === undefined || to === id)
-      throw new ForkdError('state_conflict', `sandbox ${id} was not forked from another sandbox`, {
-        hint: 'Only a child of a branch can be promoted.',
-      });
-    const workspace = store.workspaces().find(({ sandbox_id }) => sandbox_id === id);
-    if (workspace)
-      throw new ForkdError('state_conflict', `sandbox ${id} belongs to workspace ${workspace.name}`, {
-        hint: 'Fork it, and promote the child.',
-      });
-    const state = store.sandbox(to)?.state;
-    if (state === 'starting' || state === 'stopping')
-      throw new ForkdError('state_conflict', `sandbox ${to} is ${state}`, { details: { state } });
-    return to;
-  }
-
   /** One thing at a time is done to a sandbox; who ends it, or the program, ends this too. */
-  #alone<T>(
+  alone<T>(
     ids: string[],
     what: string,
     given: AbortSignal | undefined,
@@ -294,13 +189,26 @@ export class Sandboxes implements Keeper {
 
   /** One that has not ended. */
   get(id: string): Sandbox {
-    const live = this.#live.get(id);
-    if (live) return live.sandbox;
+    const sandbox = this.current(id);
+    if (sandbox) return sandbox;
     const { state, exit_reason } = this.record(id);
     throw new ForkdError('state_conflict', `sandbox ${id} is ${state}${exit_reason ? `: ${exit_reason}` : ''}`, {
       details: { state },
       hint: state === 'exited' ? 'Spawn another one.' : 'Wait until it is running.',
     });
+  }
+
+  /** The one that has an id now, unless it has ended. */
+  current(id: string): Sandbox | undefined {
+    return this.#live.get(id)?.sandbox;
+  }
+
+  /** One takes the id of another, which is nobody's any more; their records say so already. */
+  rename(sandbox: Sandbox, to: string): void {
+    const entry = this.#live.get(sandbox.id)!;
+    this.#live.delete(sandbox.id);
+    this.#live.set(to, entry);
+    sandbox.id = to;
   }
 
   /** One that nobody else is changing. */
@@ -345,7 +253,7 @@ export class Sandboxes implements Keeper {
 
   /** Of one that runs without asking the store: every call into a guest asks for it. */
   ownerOf(id: string): string {
-    return this.#live.get(id)?.sandbox.owner ?? this.record(id).owner;
+    return this.current(id)?.owner ?? this.record(id).owner;
   }
 
   kill(id: string): Promise<void> {
@@ -419,7 +327,7 @@ export class Sandboxes implements Keeper {
   async #ended(sandbox: Sandbox, exit: VmExit): Promise<void> {
     const { store, events } = this.parts;
     // Another VM may take its place, or it another id, until this is written.
-    const isCurrent = (): boolean => this.#live.get(sandbox.id)?.sandbox === sandbox;
+    const isCurrent = (): boolean => this.current(sandbox.id) === sandbox;
     const order = isCurrent() ? this.#orders.get(sandbox.id) : undefined;
     const why = order ?? reason(exit);
     await this.#journal.write(() => {
@@ -450,16 +358,6 @@ async function settled(starting: Promise<Sandbox>): Promise<SpawnResult> {
   }
 }
 
-/** What it came from, and what was taken of it. */
-function checkLine({ id, promoted_from, snapshot_tag }: SandboxRecord, tag: string, views: SnapshotView[]): void {
-  const isTaken = ({ meta }: SnapshotView): boolean => [id, promoted_from].includes(meta?.branch?.sandbox ?? '');
-  const own = [...ancestors(snapshot_tag, views), snapshot_tag, ...views.filter(isTaken).map((view) => view.tag)];
-  if (own.includes(tag)) return;
-  throw new ForkdError('invalid_request', `snapshot ${tag} is not of the line of sandbox ${id}`, {
-    hint: `It can go back to ${own.slice(-10).join(', ')}.`,
-  });
-}
-
 const AGAIN = 'Wait until that is done and try again.';
 const SHUT_DOWN = 'the guest shut down';
 
@@ -469,6 +367,7 @@ function reason({ code, signal, lastWords }: VmExit): string {
   return `the VM ended ${how}\n${lastWords.slice(-1000)}`.trimEnd();
 }
 
-function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot_tag: string; owner: string } {
+/** What an event says of one. */
+export function about({ id, owner, snapshot }: Sandbox): { sandbox_id: string; snapshot_tag: string; owner: string } {
   return { sandbox_id: id, snapshot_tag: snapshot.tag, owner };
 }
