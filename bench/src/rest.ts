@@ -101,6 +101,7 @@ function fillDatabase(): void {
     request_key: null,
     promoted_from: null,
     budget: null,
+    guest_branch: 0,
     env: {},
     branch_count: 0,
     last_branch: null,

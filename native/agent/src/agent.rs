@@ -13,6 +13,7 @@ use crate::identity::Identity;
 use crate::process::Processes;
 use crate::reaper::Reaper;
 use crate::users::User;
+use crate::wishes::Wishes;
 
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -27,6 +28,7 @@ pub struct Agent {
     pub processes: Processes,
     pub kernels: Kernels,
     pub watchers: Watchers,
+    pub wishes: Wishes,
     pub cpu_ticks: Cell<(u64, u64)>,
 }
 
@@ -54,6 +56,7 @@ impl Agent {
             processes: Processes::default(),
             kernels: Kernels::default(),
             watchers: Watchers::default(),
+            wishes: Wishes::default(),
             cpu_ticks: Cell::new((0, 0)),
         })
     }

@@ -30,18 +30,24 @@ pub struct Identity {
     pub hostname: String,
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Whether its processes may ask for branches. The host asks itself as well; this only says so sooner.
+    #[serde(default)]
+    pub guest_branch: bool,
 }
 
 #[derive(Deserialize)]
 struct Adopt {
     entropy: String,
+    /// It has just been made, and does not only get another name.
+    #[serde(default)]
+    born: bool,
     #[serde(flatten)]
     identity: Identity,
 }
 
 pub async fn adopt(agent: &Agent, request: Request<Incoming>) -> Result<Response<Body>, Fault> {
     let started = Instant::now();
-    let Adopt { entropy, identity } = read_json(request.into_body()).await?;
+    let Adopt { entropy, born, identity } = read_json(request.into_body()).await?;
     let entropy: [u8; 64] = BASE64_STANDARD
         .decode(&entropy)
         .ok()
@@ -69,6 +75,9 @@ pub async fn adopt(agent: &Agent, request: Request<Incoming>) -> Result<Response
     if let Some(failed) = hooks.iter().find(|hook| hook.exit_code != 0) {
         let message = format!("hooks: {} ended with {}", failed.name, failed.exit_code);
         return Err(Fault::internal(message));
+    }
+    if let Some(identity) = agent.identity.borrow().as_ref().filter(|_| born) {
+        agent.wishes.copied(identity);
     }
     let hooks: Vec<Value> =
         hooks.iter().map(|hook| json!({ "name": hook.name, "exit_code": hook.exit_code })).collect();

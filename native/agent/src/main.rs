@@ -5,6 +5,7 @@ mod boot;
 mod channel;
 mod eval;
 mod files;
+mod guest_command;
 mod hooks;
 mod http;
 mod identity;
@@ -19,6 +20,7 @@ mod time;
 mod tunnel;
 mod users;
 mod watched;
+mod wishes;
 
 use std::rc::Rc;
 
@@ -26,6 +28,9 @@ use agent::Agent;
 use channel::Channel;
 
 fn main() {
+    if guest_command::is_called() {
+        std::process::exit(guest_command::run(std::env::args().skip(1)));
+    }
     let is_init = std::process::id() == 1;
     let channel = if is_init {
         boot::run().unwrap_or_else(|reason| boot::fatal(&reason))
@@ -45,6 +50,7 @@ fn main() {
     let outcome = tasks.block_on(&runtime, async move {
         let agent = Rc::new(Agent::new(is_init)?);
         tokio::task::spawn_local(reaper::run(agent.clone(), reaper::signals()?));
+        tokio::task::spawn_local(wishes::socket::serve(agent.clone()));
         channel::serve(agent, channel).await
     });
     if let Err(error) = outcome {

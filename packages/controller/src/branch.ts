@@ -85,6 +85,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
     parent: parent.tag,
     compacted: null,
     budget: record?.budget ?? null,
+    guest_branch: sandbox.guestBranch,
     // What was harmless to evaluate in the parent may not be in the middle of its work.
     rehearsal: null,
     branch: {

@@ -2,16 +2,32 @@ import { ForkdError, type MaxForks } from '@forkd/protocol';
 import type { Budget } from './store/records.js';
 import type { Store } from './store/store.js';
 
-/** Of a new sandbox: that of the snapshot it comes from, or a first one. */
-export function budgetOf(id: string, inherited: Budget | null, wanted: MaxForks | undefined): Budget | null {
+/** What a guest that may fork by itself can make at most where nobody has said it. */
+const GUEST_FORKS = { count: 32, depth: 8, bytes: 4 * 2 ** 30 };
+
+const NO_BOUNDS = { count: null, depth: null, bytes: null };
+
+/** Of a new sandbox: that of the snapshot it comes from, or a first one. A guest that may fork by itself always has all bounds. */
+export function budgetOf(
+  id: string,
+  inherited: Budget | null,
+  wanted: MaxForks | undefined,
+  guestBranch: boolean,
+): Budget | null {
   if (inherited && wanted)
     throw new ForkdError('invalid_request', 'max_forks: the snapshot has a budget of its line already', {
       hint: 'Leave it out: it is inherited.',
     });
-  if (inherited) return { ...inherited, level: inherited.level + 1 };
-  if (!wanted) return null;
-  const { count = null, depth = null, bytes = null } = wanted;
-  return { line: id, level: 0, count, depth, bytes };
+  const bounds = inherited ?? wanted;
+  if (!bounds && !guestBranch) return null;
+  const { count, depth, bytes } = guestBranch ? GUEST_FORKS : NO_BOUNDS;
+  return {
+    line: inherited?.line ?? id,
+    level: inherited ? inherited.level + 1 : 0,
+    count: bounds?.count ?? count,
+    depth: bounds?.depth ?? depth,
+    bytes: bounds?.bytes ?? bytes,
+  };
 }
 
 /** Whether `n` more children of something with this budget may exist. */

@@ -2,7 +2,7 @@ import { mkdirSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Controller } from './controller.js';
 import type { Sandbox } from './sandbox.js';
-import type { SpawnResult } from './sandboxes.js';
+import type { SpawnResult } from './spawn-options.js';
 import { close, dataDirectory, openController, recipe, running } from './testing.js';
 
 const root = dataDirectory();

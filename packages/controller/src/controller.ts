@@ -15,12 +15,12 @@ import { recover } from './recovery.js';
 import { bytesOf, outdated, type Removal, type Retention } from './retention.js';
 import { Rollback } from './rollback.js';
 import type { Sandbox } from './sandbox.js';
-import { type Branching, MAX_CHILDREN, Sandboxes, type SpawnResult } from './sandboxes.js';
+import { type Branching, MAX_CHILDREN, Sandboxes } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
 import { type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
-import type { SpawnOptions } from './spawn-options.js';
+import type { Forked, Forking, SpawnOptions, SpawnResult } from './spawn-options.js';
 import type { SandboxRecord } from './store/records.js';
 import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
@@ -116,9 +116,9 @@ export class Controller implements AsyncDisposable {
     return this.#sandboxes.branch(id, options);
   }
 
-  /** Refuses what the budget of a sandbox does not allow. */
-  checkForks(id: string, n: number): void {
-    this.#sandboxes.checkForks(id, n);
+  /** Branches a running sandbox and spawns children of that: one result per child. */
+  fork(id: string, options: Forking): Promise<Forked> {
+    return this.#sandboxes.fork(id, options);
   }
 
   /** How many snapshots are being written. */
@@ -274,6 +274,7 @@ export class Controller implements AsyncDisposable {
         metadata,
         ttl: DIFF_MS / 500,
         continues: true,
+        guestBranch: false,
         signal,
       });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');

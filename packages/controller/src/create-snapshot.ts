@@ -73,6 +73,7 @@ export async function createSnapshot(
     recipe: options.recipeName,
     parent: null,
     budget: null,
+    guest_branch: false,
     engine: { kind: engine.kind, version },
     machine,
     cpu: hostCpu(),

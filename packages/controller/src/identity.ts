@@ -9,6 +9,7 @@ export function identityOf(
   index: number,
   count: number,
   env: Record<string, string>,
+  guestBranch = false,
 ): Identity {
   return {
     id,
@@ -19,5 +20,6 @@ export function identityOf(
     entropy: randomBytes(64).toString('base64'),
     hostname: id,
     env: { ...snapshot.env, ...env },
+    guest_branch: guestBranch,
   };
 }

@@ -7,7 +7,9 @@ import type { SpawnOptions } from './spawn-options.js';
 import type { SandboxRecord } from './store/records.js';
 
 /** Of a sandbox that is about to be started. */
-export function newRecord({ tag, machine, budget }: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+export function newRecord(snapshot: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+  const { tag, machine, budget } = snapshot;
+  const guestBranch = options.guestBranch ?? snapshot.guest_branch;
   const id = options.ids?.[index] ?? newSandboxId();
   return {
     id,
@@ -28,7 +30,8 @@ export function newRecord({ tag, machine, budget }: SnapshotMeta, options: Spawn
     env: options.env ?? {},
     branch_count: 0,
     last_branch: null,
-    budget: options.continues ? budget : budgetOf(id, budget, options.maxForks),
+    budget: options.continues ? budget : budgetOf(id, budget, options.maxForks, guestBranch),
+    guest_branch: guestBranch ? 1 : 0,
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
   };

@@ -27,7 +27,7 @@ export class Rollback {
         checkLine(sandboxes.record(id), tag, await this.snapshots.list());
         await checkUsable(parts.data.snapshots, snapshot, parts.engine);
         const { owner, env, memory_limit_mib: memoryLimitMib } = sandboxes.record(id);
-        const rank = { index: 0, count: 1, memoryLimitMib, cgroups: [] };
+        const rank = { index: 0, count: 1, memoryLimitMib, guestBranch: old.guestBranch, cgroups: [] };
         const place = newSandboxId();
         await this.sources.using(snapshot, 1, signal, (source) =>
           this.#replace(old, { id, place, owner, snapshot, source, env, ...rank, keeper: sandboxes, signal }),

@@ -35,6 +35,7 @@ export interface Birth {
   count: number;
   owner: string;
   env: Record<string, string>;
+  guestBranch: boolean;
   memoryLimitMib: number | null;
   cgroups: string[];
   keeper: Keeper;
@@ -71,12 +72,14 @@ export class Sandbox implements AsyncDisposable {
     }
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
-    const identity = identityOf(id, snapshot, index, count, birth.env);
+    const { guestBranch } = birth;
+    const identity = { ...identityOf(id, snapshot, index, count, birth.env, guestBranch), born: true };
     const acknowledged = greet(vm, (guest) => guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal }));
     const guest = await whileAlive(vm, 'before it was ready', acknowledged);
     scope.add(() => guest.close());
     const timeline = { started, restored, ready: performance.now() };
-    return new Sandbox(id, directory, snapshot, vm, guest, birth.owner, birth.keeper, scope.release(), timeline);
+    const { owner, keeper } = birth;
+    return new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), timeline);
   }
 
   /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
@@ -94,7 +97,8 @@ export class Sandbox implements AsyncDisposable {
     await (paused ? vm.pause() : vm.resume());
     const guest = await (paused ? vm.channel().then(connectGuest) : heard(vm));
     scope.add(() => guest.close());
-    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, record.owner, keeper, scope.release());
+    const [owner, guestBranch] = [record.owner, record.guest_branch === 1];
+    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release());
     sandbox.paused = paused;
     // A promotion may have been cut short when its guest had been told already, and its record had not.
     if (snapshot.branch && !paused) void sandbox.#remind(record.env).catch(() => {});
@@ -110,6 +114,8 @@ export class Sandbox implements AsyncDisposable {
     readonly vm: Vm,
     readonly guest: GuestClient,
     readonly owner: string,
+    /** Whether its processes may ask for branches. */
+    readonly guestBranch: boolean,
     keeper: Keeper,
     scope: Scope,
     /** Not known of one that was adopted. */
@@ -127,7 +133,7 @@ export class Sandbox implements AsyncDisposable {
   /** Tells its guest who it is, also later in its life. */
   async rename(id: string, env: Record<string, string>, signal?: AbortSignal): Promise<void> {
     const limits = { timeoutMs: IDENTITY_TIMEOUT_MS, ...(signal && { signal }) };
-    await this.guest.identity(identityOf(id, this.snapshot, 0, 1, env), limits);
+    await this.guest.identity(identityOf(id, this.snapshot, 0, 1, env, this.guestBranch), limits);
   }
 
   async #remind(env: Record<string, string>): Promise<void> {

@@ -13,9 +13,10 @@ import { checkUsable, type SnapshotMeta } from './snapshot.js';
 import type { SnapshotInMaking, Snapshots } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
-import type { SpawnOptions } from './spawn-options.js';
+import type { Forked, Forking, SpawnOptions, SpawnResult } from './spawn-options.js';
 import { Journal } from './store/journal.js';
 import type { SandboxRecord } from './store/records.js';
+import { type GuestFork, hearWishes } from './wishes.js';
 
 /** As many as forkd's API ever allowed in one call. */
 export const MAX_CHILDREN = 1000;
@@ -34,9 +35,6 @@ export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 
   ttl?: number | undefined;
   signal?: AbortSignal;
 }
-
-/** Children settle one by one: some may fail while others are fine. */
-export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
 
 /** Why a sandbox that was asked to end was. */
 type Order = 'killed' | 'expired';
@@ -93,8 +91,8 @@ export class Sandboxes implements Keeper {
   ): Promise<SpawnResult[]> {
     const { n: count, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
     const births = await inParallel(count, width, async (index) => {
-      const { id, place, owner, memory_limit_mib: memoryLimitMib } = records[index]!;
-      const rank = { index, count, memoryLimitMib, cgroups };
+      const { id, place, owner, memory_limit_mib: memoryLimitMib, guest_branch } = records[index]!;
+      const rank = { index, count, memoryLimitMib, guestBranch: guest_branch === 1, cgroups };
       const birth = { id, place, owner, snapshot, source, env, ...rank, keeper: this, signal };
       const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
       // Not waited for here: while the record of one is being written the next one starts.
@@ -125,9 +123,14 @@ export class Sandboxes implements Keeper {
     return sandbox;
   }
 
-  /** Before something is done for `n` children that may not be. */
-  checkForks(id: string, n: number): void {
-    checkForks(this.parts.store, this.record(id).budget, n);
+  /** The branch stays, also when no child could be started. */
+  async fork(id: string, { tag, ...options }: Forking): Promise<Forked> {
+    const { n, owner, signal } = options;
+    // Before something is done for children that may not be.
+    if (n > 0) checkForks(this.parts.store, this.record(id).budget, n);
+    const { record, done } = this.branch(id, { tag, mode: 'live', owner, ...(signal && { signal }) });
+    await done;
+    return { tag: record.tag, results: n > 0 ? await this.spawn({ ...options, tag: record.tag }) : [] };
   }
 
   branch(id: string, options: Branching): SnapshotInMaking & { resumed: Promise<number> } {
@@ -185,6 +188,14 @@ export class Sandboxes implements Keeper {
     // The record of an end that could not be written is made up for at the next start.
     settled.catch(() => {});
     this.#live.set(sandbox.id, { sandbox, settled });
+    if (sandbox.guestBranch) void hearWishes(sandbox, (wish, signal) => this.#fulfil(sandbox, wish, signal));
+  }
+
+  /** Its children have no more than it has itself, and live no longer. */
+  #fulfil({ id, owner }: Sandbox, { n, tag }: GuestFork, signal: AbortSignal): Promise<Forked> {
+    const { memory_limit_mib: memoryLimitMib, metadata, expires_at } = this.record(id);
+    const ttl = expires_at === null ? undefined : Math.max(1, expires_at - now());
+    return this.fork(id, { n, tag, owner, metadata, memoryLimitMib, ttl, signal });
   }
 
   /** One that has not ended. */

@@ -43,6 +43,7 @@ export const SnapshotMeta = z.object({
     .default(null),
   /** What its children inherit. */
   budget: Budget.nullable().default(null),
+  guest_branch: z.boolean().default(false),
   agent_protocol: z.number().int(),
   language: z.enum(['python', 'node']).nullable(),
   /** A line in that language, harmless to evaluate again. */

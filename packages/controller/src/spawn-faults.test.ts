@@ -1,7 +1,7 @@
 import { copyFileSync, readdirSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
-import type { SpawnResult } from './sandboxes.js';
 import { snapshotFiles } from './snapshot.js';
+import type { SpawnResult } from './spawn-options.js';
 import { close, dataDirectory, openController, plainRecipe, running, until, vmms } from './testing.js';
 
 const root = dataDirectory();

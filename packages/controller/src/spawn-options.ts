@@ -1,4 +1,4 @@
-import type { MaxForks } from '@forkd/protocol';
+import type { ForkdError, MaxForks } from '@forkd/protocol';
 import type { Sandbox } from './sandbox.js';
 
 export interface SpawnOptions {
@@ -17,6 +17,8 @@ export interface SpawnOptions {
   cgroups?: string[];
   /** Of all that will be forked from each of them. */
   maxForks?: MaxForks | undefined;
+  /** Whether their processes may ask for branches. @default as that which the snapshot was taken of */
+  guestBranch?: boolean | undefined;
   /** Goes on in the place of what was saved: no fork. */
   continues?: boolean;
   /** How many children are started at the same time. @default cores + 1 */
@@ -24,4 +26,18 @@ export interface SpawnOptions {
   /** Called for each child as soon as it is ready, before the others are. */
   onReady?: (sandbox: Sandbox, index: number) => void;
   signal?: AbortSignal;
+}
+
+/** Children settle one by one: some may fail while others are fine. */
+export type SpawnResult = { ok: true; sandbox: Sandbox } | { ok: false; error: ForkdError };
+
+export interface Forking extends Omit<SpawnOptions, 'tag' | 'maxForks' | 'continues'> {
+  /** Of the branch. */
+  tag?: string | undefined;
+  owner: string;
+}
+
+export interface Forked {
+  tag: string;
+  results: SpawnResult[];
 }

@@ -11,6 +11,7 @@ export interface NewWorkspace {
   owner: string;
   memoryLimitMib?: number | null | undefined;
   env?: Record<string, string>;
+  guestBranch?: boolean | undefined;
 }
 
 /** Named sandboxes that can be put away and taken out again with all they had in mind. */
@@ -56,7 +57,14 @@ export class Workspaces {
     return this.parts.store.workspaces();
   }
 
-  create({ name, snapshotTag, owner, memoryLimitMib = null, env = {} }: NewWorkspace): Promise<WorkspaceRecord> {
+  create({
+    name,
+    snapshotTag,
+    owner,
+    memoryLimitMib = null,
+    env = {},
+    guestBranch,
+  }: NewWorkspace): Promise<WorkspaceRecord> {
     return this.#alone(name, async () => {
       const { store } = this.parts;
       const at = now();
@@ -74,7 +82,7 @@ export class Workspaces {
         last_active: at,
       });
       try {
-        return await this.#start(name, snapshotTag);
+        return await this.#start(name, snapshotTag, guestBranch);
       } catch (thrown) {
         store.removeWorkspace(name);
         throw thrown;
@@ -121,16 +129,16 @@ export class Workspaces {
     });
   }
 
-  async #start(name: string, tag: string): Promise<WorkspaceRecord> {
+  /** `guestBranch` is in the saved state from then on. */
+  async #start(name: string, tag: string, guestBranch?: boolean): Promise<WorkspaceRecord> {
     const { owner, memory_limit_mib: memoryLimitMib, env, state_tag } = this.get(name);
     const { store } = this.parts;
     const sandbox_id = newSandboxId();
     store.changeWorkspace(name, { sandbox_id });
     const ids = [sandbox_id];
-    const metadata = { workspace: name };
-    const continues = tag === state_tag;
+    const more = { metadata: { workspace: name }, continues: tag === state_tag, guestBranch };
     try {
-      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, metadata, continues });
+      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, ...more });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
     } catch (thrown) {
       store.changeWorkspace(name, { sandbox_id: null });

@@ -21,6 +21,7 @@ export function sandboxInfo(record: SandboxRecord): SandboxInfo {
     vcpus: record.vcpus,
     memory_mib: record.memory_mib,
     ...(record.budget && { max_forks: maxForks(record.budget) }),
+    ...(record.guest_branch === 1 && { guest_branch: true }),
     ...(record.promoted_from !== null && { promoted_from: record.promoted_from }),
     exit_reason: record.exit_reason,
   };

@@ -8,6 +8,7 @@ import { GuestFiles } from './files.js';
 import { Acknowledged, Health, type Identity, Metrics } from './identity.js';
 import { GuestProcess, type StartOptions } from './process.js';
 import { get, post, Transport } from './transport.js';
+import { answerWish, type Wish, type WishAnswer, wishes } from './wishes.js';
 
 /** Starting an interpreter on an emulated CPU beside a busy host takes its time. */
 const KERNEL_TIMEOUT_MS = 150_000;
@@ -75,6 +76,15 @@ export class GuestClient {
     await this.#transport.accepted(exchange, request);
     exchange.unguard();
     return exchange.stream;
+  }
+
+  /** What its processes ask for. Who listens last hears them. */
+  wishes(options: CallOptions = {}): AsyncGenerator<Wish> {
+    return wishes(this.#transport, options);
+  }
+
+  answerWish(id: number, answer: WishAnswer, options: CallOptions = {}): Promise<void> {
+    return answerWish(this.#transport, id, answer, options);
   }
 
   metrics(options: CallOptions = {}): Promise<z.output<typeof Metrics>> {

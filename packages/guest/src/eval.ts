@@ -1,6 +1,7 @@
 import { ForkdError } from '@forkd/protocol';
 import { z } from 'zod';
 import type { CallOptions } from './exchange.js';
+import { lines } from './lines.js';
 import { TextCollector } from './text-collector.js';
 import { parseReply, post, type Transport } from './transport.js';
 
@@ -65,7 +66,7 @@ export async function evaluate(transport: Transport, options: EvalOptions): Prom
   let result: string | null = null;
   let mime: Record<string, unknown> = {};
   let error: EvalError | null = null;
-  for await (const bytes of lines(exchange.chunks())) {
+  for await (const bytes of lines('eval', exchange.chunks(), LINE_LIMIT)) {
     const line = parseReply('eval', bytes, Line);
     switch (line.type) {
       case 'stdout':
@@ -90,21 +91,4 @@ export async function evaluate(transport: Transport, options: EvalOptions): Prom
     }
   }
   throw new ForkdError('guest_protocol', 'eval: the guest ended its reply without an end');
-}
-
-async function* lines(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  let parts: Buffer[] = [];
-  let size = 0;
-  for await (const chunk of chunks) {
-    let rest = chunk;
-    for (let at = rest.indexOf(10); at >= 0; at = rest.indexOf(10)) {
-      yield Buffer.concat([...parts, rest.subarray(0, at)]);
-      parts = [];
-      size = 0;
-      rest = rest.subarray(at + 1);
-    }
-    if (rest.length > 0) parts.push(rest);
-    size += rest.length;
-    if (size > LINE_LIMIT) throw new ForkdError('too_large', `eval: a value of more than ${LINE_LIMIT} bytes`);
-  }
 }

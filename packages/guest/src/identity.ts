@@ -12,6 +12,10 @@ export interface Identity {
   entropy: string;
   hostname: string;
   env?: Readonly<Record<string, string>>;
+  /** Whether its processes may ask for branches. */
+  guest_branch?: boolean;
+  /** It has just been made: who waited for a branch in it is told to be a child. */
+  born?: boolean;
 }
 
 export const Acknowledged = z.object({

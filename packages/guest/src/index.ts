@@ -5,3 +5,4 @@ export { type ExecOptions, type ExecResult, feed } from './exec.js';
 export type { FileInfo, FileOptions, GuestFiles, WatchEvent } from './files.js';
 export type { Identity } from './identity.js';
 export type { Exit, GuestProcess, OutputChunk, StartOptions } from './process.js';
+export type { Wish, WishAnswer } from './wishes.js';

@@ -8,6 +8,7 @@ export interface CreateWorkspaceOptions extends CallOptions {
   snapshot_tag: string;
   per_child_netns?: boolean | undefined;
   memory_limit_mib?: number | undefined;
+  guest_branch?: boolean | undefined;
 }
 
 /** Named sandboxes that can be suspended. */

@@ -27,6 +27,9 @@ pub fn run() -> Result<Channel, String> {
     }
     root::mount_runtime();
     settings::apply();
+    if let Err(error) = crate::guest_command::install() {
+        console::print(&format!("forkd-guest: {error}"));
+    }
     // Without the cover a child would still get a fresh machine-id, only at a higher price; so it is not fatal here.
     if let Err(error) = crate::machine::cover_ids() {
         console::print(&format!("machine ids: {error}"));

@@ -10,7 +10,7 @@ use super::connect::stream_error;
 use super::fault::Fault;
 use super::reply::{empty, json, Body};
 use crate::agent::Agent;
-use crate::{eval, files, identity, init_route, metrics, process, settle, shutdown, tunnel};
+use crate::{eval, files, identity, init_route, metrics, process, settle, shutdown, tunnel, wishes};
 
 type Answer = Result<Response<Body>, Fault>;
 
@@ -35,6 +35,8 @@ pub async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Response<Bod
         ("POST", "/forkd/kernels") => eval::routes::start(&agent, request).await,
         ("POST", "/forkd/settle") => settle::settle(&agent, request).await,
         ("POST", "/forkd/shutdown") => shutdown::requested(agent),
+        ("GET", "/forkd/wishes") => Ok(wishes::routes::listen(&agent)),
+        ("POST", "/forkd/wishes") => wishes::routes::answer(&agent, request).await,
         ("GET", "/forkd/health") => Ok(metrics::health(&agent)),
         ("GET", "/health") => Ok(empty(StatusCode::NO_CONTENT)),
         ("GET", "/metrics") => metrics::metrics(&agent),

@@ -123,8 +123,12 @@ impl Body for Events {
 
 impl Drop for Events {
     fn drop(&mut self) {
-        if self.kill_when_dropped && self.process.is_running() {
-            signal_group(self.process.pid, libc::SIGKILL);
+        if !self.kill_when_dropped || !self.process.is_running() {
+            return;
+        }
+        match self.process.waits.get() {
+            true => self.process.abandoned.set(true),
+            false => signal_group(self.process.pid, libc::SIGKILL),
         }
     }
 }

@@ -10,7 +10,7 @@ mod table;
 
 pub use events::duration_header;
 pub use launch::reserve_low_fds;
-pub use table::Processes;
+pub use table::{Process, Processes};
 
 /// Signals the whole process group that `pid` leads; processes we start always lead one.
 pub fn signal_group(pid: i32, signal: i32) {

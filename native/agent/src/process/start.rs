@@ -65,6 +65,8 @@ pub fn start(agent: &Agent, user: &User, request: StartRequest) -> Result<Starte
         terminal: ends.terminal,
         subscribers: Default::default(),
         ended: Default::default(),
+        waits: Default::default(),
+        abandoned: Default::default(),
     });
     agent.processes.add(process.clone());
     Ok(Started { process, outputs: ends.outputs, exiting: launched.exiting })

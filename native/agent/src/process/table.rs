@@ -1,6 +1,6 @@
 //! The processes started through the API, and those that ended a moment ago.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -44,6 +44,9 @@ pub struct Process {
     pub subscribers: RefCell<Vec<mpsc::Sender<Bytes>>>,
     /// When it ended, and the frames that tell.
     pub ended: RefCell<Option<(Instant, Bytes)>>,
+    /// For a branch. In a child its client is gone for good reason, so its end is put off until it is clear who this is.
+    pub waits: Cell<bool>,
+    pub abandoned: Cell<bool>,
 }
 
 impl Process {

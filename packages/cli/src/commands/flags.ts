@@ -19,6 +19,7 @@ export const SPAWN = {
   env: options('NAME=VALUE', pair, 'Variable of the environment in the sandbox', { short: 'e' }),
   label: options('NAME=VALUE', pair, 'Label to find the sandbox by', { short: 'l' }),
   'ttl-secs': option('SECS', count(1, 31_536_000), 'End the sandbox after this time'),
+  'guest-branch': toggle('Programs in the sandbox may fork it: forkd-guest branch'),
 } as const;
 
 export const PROGRAM = {

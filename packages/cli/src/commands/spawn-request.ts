@@ -19,5 +19,6 @@ export function spawnRequest(flags: Values<typeof SPAWN>): Request {
     metadata: Object.fromEntries(flags.label),
     ...(limit !== undefined && { memory_limit_mib: limit }),
     ...(ttl !== undefined && { ttl_secs: ttl }),
+    ...(flags['guest-branch'] && { guest_branch: true }),
   };
 }

@@ -13,6 +13,7 @@ const create = command({
     snapshot: option('TAG', tag, 'Snapshot to begin with', { isRequired: true, complete: 'tags' }),
     'per-child-netns': toggle('A network namespace of its own (always so)'),
     'memory-limit-mib': option('MIB', count(16, 1 << 20), 'Memory it may use on the host'),
+    'guest-branch': toggle('Programs in it may fork it: forkd-guest branch'),
   },
   async run(context, { flags, operands: [name = ''] }) {
     const made = await (await context.daemon()).workspaces.create({
@@ -20,6 +21,7 @@ const create = command({
       snapshot_tag: flags.snapshot,
       per_child_netns: flags['per-child-netns'],
       ...(flags['memory-limit-mib'] !== undefined && { memory_limit_mib: flags['memory-limit-mib'] }),
+      ...(flags['guest-branch'] && { guest_branch: true }),
       signal: context.signal,
     });
     await context.output.result(made, () => line(made));

@@ -69,4 +69,5 @@ export const MIGRATIONS: readonly string[] = [
   alter table snapshots add column expires_at integer;
   alter table snapshots add column pinned integer;
   `,
+  'alter table sandboxes add column guest_branch integer not null default 0;',
 ];

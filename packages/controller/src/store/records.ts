@@ -44,6 +44,8 @@ export const SandboxRecord = z.object({
   last_branch: Tag.nullable(),
   memory_limit_mib: z.number().int().nullable(),
   budget: Json.pipe(Budget).nullable(),
+  /** 1: its processes may ask for branches. */
+  guest_branch: z.number().int(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
 });

@@ -30,6 +30,7 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     request_key: null,
     promoted_from: null,
     budget: null,
+    guest_branch: 0,
     metadata: {},
     env: {},
     branch_count: 0,

@@ -31,27 +31,24 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
   });
   serveRoute(app, ROUTES.fork, async ({ params, body, request, reply, signal }) => {
     const { owner } = visibleSandbox(controller, request.caller, params.id);
-    controller.checkForks(params.id, body.n);
     const requestKey = keyOf(request);
-    const patience = requestKey === undefined ? { signal } : {};
-    const { record, done } = controller.beginBranch(params.id, { tag: body.tag, mode: 'live', owner, ...patience });
-    await done;
-    const results = await controller.spawn({
-      tag: record.tag,
+    const { tag, results } = await controller.fork(params.id, {
+      tag: body.tag,
       n: body.n,
       owner,
       env: body.env,
       metadata: body.metadata,
       ttl: body.ttl_secs,
       memoryLimitMib: body.memory_limit_mib,
+      guestBranch: body.guest_branch,
       requestKey,
-      ...patience,
+      ...(requestKey === undefined && { signal }),
     });
     audited(request, {
-      snapshot: record.tag,
+      snapshot: tag,
       sandbox: [params.id, ...results.flatMap((result) => (result.ok ? [result.sandbox.id] : []))],
     });
-    const snapshot = snapshotInfo(controller, await controller.viewSnapshot(record.tag));
+    const snapshot = snapshotInfo(controller, await controller.viewSnapshot(tag));
     return reply.code(201).send({ snapshot, results: settledInfos(controller, results) });
   });
 }

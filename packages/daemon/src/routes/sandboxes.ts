@@ -46,6 +46,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       ttl: body.ttl_secs,
       memoryLimitMib: body.memory_limit_mib,
       maxForks: body.max_forks,
+      guestBranch: body.guest_branch,
       requestKey,
       // Who comes back with the same key finds what was begun; without one nobody would ever learn of these children.
       ...(requestKey === undefined && { signal }),

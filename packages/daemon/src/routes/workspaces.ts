@@ -15,10 +15,10 @@ export function workspaceRoutes(app: FastifyInstance, controller: Controller): v
       .map(info),
   );
   serveRoute(app, ROUTES.createWorkspace, async ({ body, request, reply }) => {
-    const { name, snapshot_tag, memory_limit_mib, env } = body;
+    const { name, snapshot_tag, memory_limit_mib, env, guest_branch } = body;
     await visibleSnapshot(controller, request.caller, snapshot_tag);
     const owner = request.caller.name;
-    const limits = { memoryLimitMib: memory_limit_mib, env };
+    const limits = { memoryLimitMib: memory_limit_mib, env, guestBranch: guest_branch };
     const record = await workspaces.create({ name, snapshotTag: snapshot_tag, owner, ...limits });
     audited(request, { snapshot: snapshot_tag, sandbox: record.sandbox_id ?? [] });
     return reply.code(201).send(info(record));

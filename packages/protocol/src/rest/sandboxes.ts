@@ -19,6 +19,9 @@ export const MaxForks = z.strictObject({
 });
 export type MaxForks = z.infer<typeof MaxForks>;
 
+/** Whether processes in the sandbox may branch and fork it (`forkd-guest`). Without it: as in the sandbox the snapshot was taken of. */
+export const GuestBranch = z.boolean().optional();
+
 export const SpawnRequest = z.strictObject({
   snapshot_tag: Tag,
   n: whole(1, 1000).default(1),
@@ -32,6 +35,7 @@ export const SpawnRequest = z.strictObject({
   metadata: Metadata.default({}),
   env: Environment.default({}),
   max_forks: MaxForks.optional(),
+  guest_branch: GuestBranch,
 });
 export type SpawnRequest = z.infer<typeof SpawnRequest>;
 
@@ -54,6 +58,7 @@ export const SandboxInfo = z.object({
   memory_mib: z.number().int(),
   /** Of the line it belongs to. */
   max_forks: MaxForks.optional(),
+  guest_branch: z.boolean().optional(),
   /** The id it had before it took that of the sandbox it was forked from. */
   promoted_from: SandboxId.optional(),
   /** Why it ended, while it is remembered. */
@@ -204,5 +209,6 @@ export const ForkRequest = z.strictObject({
   ttl_secs: whole(1, 31_536_000).optional(),
   metadata: Metadata.default({}),
   env: Environment.default({}),
+  guest_branch: GuestBranch,
 });
 export type ForkRequest = z.infer<typeof ForkRequest>;
