@@ -1,4 +1,5 @@
 import { rm } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { Vm, VmExit } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
@@ -17,7 +18,9 @@ const IDENTITY_TIMEOUT_MS = 60_000;
 
 /** A guest answers within milliseconds; on a busy host it takes longer, and is asked again. */
 const HEARD_MS = 2_000;
-const HEARD_ATTEMPTS = 3;
+const HEARD_ATTEMPTS = 5;
+/** Until the guest has seen that nobody listens any more. */
+const UNHEARD_MS = 50;
 
 /** Who keeps the records of sandboxes, and so has to know when one is to end. */
 export interface Keeper {
@@ -54,6 +57,8 @@ export class Sandbox implements AsyncDisposable {
   /** Settles when the VM has ended, for whatever reason, and nothing is left of it. */
   readonly exited: Promise<VmExit>;
   paused = false;
+  /** One that stood still when it was adopted could not be asked. */
+  #isHeard = true;
   readonly #scope: Scope;
   readonly #keeper: Keeper;
 
@@ -100,6 +105,7 @@ export class Sandbox implements AsyncDisposable {
     const [owner, guestBranch] = [record.owner, record.guest_branch === 1];
     const sandbox = new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release());
     sandbox.paused = paused;
+    sandbox.#isHeard = !paused;
     // A promotion may have been cut short when its guest had been told already, and its record had not.
     if (snapshot.branch && !paused) void sandbox.#remind(record.env).catch(() => {});
     return sandbox;
@@ -112,7 +118,8 @@ export class Sandbox implements AsyncDisposable {
     readonly directory: string,
     readonly snapshot: SnapshotMeta,
     readonly vm: Vm,
-    readonly guest: GuestClient,
+    /** Another one when it goes on after it was adopted paused. */
+    public guest: GuestClient,
     readonly owner: string,
     /** Whether its processes may ask for branches. */
     readonly guestBranch: boolean,
@@ -124,10 +131,20 @@ export class Sandbox implements AsyncDisposable {
     this.#scope = scope;
     this.#keeper = keeper;
     this.exited = vm.exited.then(async (exit) => {
-      guest.close(new ForkdError('vmm_exited', `the VM of sandbox ${this.id} has ended\n${exit.lastWords}`.trimEnd()));
+      this.guest.close(
+        new ForkdError('vmm_exited', `the VM of sandbox ${this.id} has ended\n${exit.lastWords}`.trimEnd()),
+      );
       await scope.close();
       return exit;
     });
+  }
+
+  async resume(): Promise<void> {
+    await this.vm.resume();
+    if (this.#isHeard) return;
+    this.guest.close();
+    this.guest = await heard(this.vm);
+    this.#isHeard = true;
   }
 
   /** Tells its guest who it is, also later in its life. */
@@ -174,5 +191,6 @@ async function heard(vm: Vm): Promise<GuestClient> {
     );
     if (attempt === HEARD_ATTEMPTS || (await answers)) return guest;
     guest.close();
+    await sleep(UNHEARD_MS * attempt);
   }
 }

@@ -49,6 +49,8 @@ export class Sandboxes implements Keeper {
   readonly #closing = new AbortController();
   readonly #journal: Journal;
   #branches = 0;
+  /** How many branches are being made. */
+  branching = 0;
   readonly #sweeper = setInterval(() => this.#sweep(), SWEEP_MS).unref();
 
   constructor(
@@ -151,6 +153,8 @@ export class Sandboxes implements Keeper {
         return meta;
       },
     });
+    this.branching++;
+    done.catch(() => {}).finally(() => this.branching--);
     // A branch that fails before the sandbox runs again fails whoever waits for that.
     const resumed = Promise.race([running, done.then(() => running)]);
     resumed.catch(() => {});
@@ -188,6 +192,10 @@ export class Sandboxes implements Keeper {
     // The record of an end that could not be written is made up for at the next start.
     settled.catch(() => {});
     this.#live.set(sandbox.id, { sandbox, settled });
+    this.#hear(sandbox);
+  }
+
+  #hear(sandbox: Sandbox): void {
     if (sandbox.guestBranch) void hearWishes(sandbox, (wish, signal) => this.#fulfil(sandbox, wish, signal));
   }
 
@@ -276,7 +284,11 @@ export class Sandboxes implements Keeper {
   }
 
   async resume(id: string): Promise<SandboxRecord> {
-    return this.#turn(id, 'running', (sandbox) => sandbox.vm.resume());
+    return this.#turn(id, 'running', async (sandbox) => {
+      const { guest } = sandbox;
+      await sandbox.resume();
+      if (sandbox.guest !== guest) this.#hear(sandbox);
+    });
   }
 
   /** `ttl`: seconds from now; `null`: it never ends by itself. */

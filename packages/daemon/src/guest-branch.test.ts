@@ -134,6 +134,22 @@ it('a daemon that is killed meanwhile leaves nobody waiting, and the next one is
   expect(await said(id)).toMatch(/^source branch-\S+ sb-/);
 });
 
+it('one that was paused in the middle of telling something when its daemon was killed goes on, and is heard', async () => {
+  const id = await daemon.spawn('plain', { guest_branch: true });
+  const ndjson = { accept: 'application/x-ndjson' };
+  for (let time = 0; time < 3; time++) {
+    const talk = await daemon.fetch('POST', `/v1/sandboxes/${id}/exec`, { args: ['yes'] }, ndjson);
+    await talk.body!.getReader().read();
+    expect((await say('POST', `/v1/sandboxes/${id}/pause`)).status).toBe(200);
+    daemon.signal('SIGKILL');
+    await daemon.restart();
+    expect((await info(id)).state).toBe('paused');
+    expect((await say('POST', `/v1/sandboxes/${id}/resume`)).status).toBe(200);
+    expect(await daemon.shell(id, 'hostname')).toBe(id);
+  }
+  expect(await daemon.shell(id, 'forkd-guest branch')).toMatch(/^source branch-/);
+});
+
 it('a workspace keeps it when it is suspended', async () => {
   const made = await say('POST', '/v1/workspaces', { name: 'ws', snapshot_tag: 'plain', guest_branch: true });
   expect(made.status).toBe(201);
