@@ -237,30 +237,9 @@ describe('Idempotency-Key', () => {
 });
 
 describe('owners', () => {
-  it('a user sees and touches nothing of another, an admin everything, a reader changes nothing', async () => {
+  it('an admin touches everything, a reader changes nothing; owners.test.ts has what a user does not see', async () => {
     const [{ id }] = (await spawn()) as [SandboxInfo];
     const path = `/v1/sandboxes/${id}`;
-    for (const [method, target, body] of [
-      ['GET', path, undefined],
-      ['DELETE', path, undefined],
-      ['PATCH', path, {}],
-      ['POST', `${path}/pause`, undefined],
-      ['POST', `${path}/resume`, undefined],
-      ['POST', `${path}/ping`, undefined],
-      ['POST', `${path}/exec`, { args: ['true'] }],
-      ['POST', `${path}/eval`, { code: '1' }],
-      ['GET', `${path}/console`, undefined],
-      ['GET', `${path}/files?path=/etc/hostname`, undefined],
-      ['GET', `${path}/files/list?path=/`, undefined],
-      ['DELETE', `${path}/files?path=/etc/hostname`, undefined],
-      ['GET', '/v1/snapshots/plain', undefined],
-      ['GET', '/v1/snapshots/plain/info', undefined],
-      ['DELETE', '/v1/snapshots/plain', undefined],
-      ['POST', '/v1/sandboxes', { snapshot_tag: 'plain' }],
-    ] as const)
-      expect([method, target, (await say(BOB, method, target, body)).status]).toEqual([method, target, 404]);
-    for (const list of ['/v1/sandboxes', '/v1/snapshots', '/v1/lineage'])
-      expect([list, (await say(BOB, 'GET', list)).body]).toEqual([list, []]);
     expect((await say(EYE, 'GET', path)).status).toBe(200);
     expect((await say(EYE, 'DELETE', path)).status).toBe(403);
     expect((await say(EYE, 'GET', `${path}/files?path=/etc/hostname`)).status).toBe(403);

@@ -4,7 +4,7 @@ import type { FastifyInstance } from 'fastify';
 import type { Caller } from '../caller.js';
 import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
-import { visibleSandbox, visibleSnapshot } from '../visible.js';
+import { noSandbox, visibleSandbox, visibleSnapshot } from '../visible.js';
 
 export function diffRoutes(app: FastifyInstance, controller: Controller): void {
   serveRoute(app, ROUTES.diff, async ({ query: { a, b }, request, signal }) => {
@@ -15,6 +15,11 @@ export function diffRoutes(app: FastifyInstance, controller: Controller): void {
 }
 
 async function checkVisible(controller: Controller, caller: Caller, name: string): Promise<void> {
-  if (controller.store.sandbox(name)) visibleSandbox(controller, caller, name);
-  else await visibleSnapshot(controller, caller, name);
+  if (controller.store.sandbox(name)) return void visibleSandbox(controller, caller, name);
+  try {
+    await visibleSnapshot(controller, caller, name);
+  } catch (thrown) {
+    // Not another answer than where there is a sandbox that the caller may not see.
+    throw SandboxId.safeParse(name).success ? noSandbox(name) : thrown;
+  }
 }

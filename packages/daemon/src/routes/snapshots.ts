@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
-import { ancestors, type Controller, snapshotFiles } from '@forkd/controller';
+import { ancestors, type Controller, descendants, snapshotFiles } from '@forkd/controller';
 import { loadRecipe } from '@forkd/images';
-import { type CreateSnapshot, parseTag, ROUTES } from '@forkd/protocol';
+import { type CreateSnapshot, ForkdError, parseTag, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { keyOf } from '../idempotency.js';
 import { fromKernelAndRootfs } from '../kernel-and-rootfs.js';
@@ -56,7 +56,14 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
   });
   serveRoute(app, ROUTES.deleteSnapshot, async ({ params, query, request, reply }) => {
     await visibleSnapshot(controller, request.caller, params.tag);
-    await controller.removeSnapshot(params.tag, { cascade: query.cascade ?? false, force: query.force ?? false });
+    const { cascade = false, force = false } = query;
+    const views = await controller.snapshots();
+    const below = force ? [] : descendants(params.tag, views);
+    if (views.some((view) => below.includes(view.tag) && !mayTouch(request.caller, view)))
+      throw new ForkdError('state_conflict', `snapshot ${params.tag} is the parent of snapshots of other owners`, {
+        hint: 'Leave them with force: they go on working.',
+      });
+    await controller.removeSnapshot(params.tag, { cascade, force });
     return reply.code(204).send();
   });
   serveRoute(app, ROUTES.compactSnapshot, async ({ params, body, request, signal }) => {
@@ -70,7 +77,7 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
     const directory = `${controller.data.snapshots}/${tag}`;
     const files = snapshotFiles(directory);
     const [memory, state] = await Promise.all([stat(branch?.diff ? files.diff : files.memory), stat(files.state)]);
-    const views = await controller.snapshots();
+    const views = (await controller.snapshots()).filter((view) => mayTouch(request.caller, view));
     const before = ancestors(tag, views);
     return {
       tag,
@@ -85,7 +92,7 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
       ancestors: before,
       sandboxes: controller
         .sandboxes()
-        .filter(({ snapshot }) => snapshot.tag === tag)
+        .filter((sandbox) => sandbox.snapshot.tag === tag && mayTouch(request.caller, sandbox))
         .map(({ id }) => id),
     };
   });
