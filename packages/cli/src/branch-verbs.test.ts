@@ -76,6 +76,63 @@ it('fork --from-sandbox: children that stay and diverge', async () => {
   expect((await ask('rmi', '--cascade', 'fork')).code).toBe(0);
 });
 
+it('rollback, promote and diff', async () => {
+  const spawned = (await json('spawn', '--tag', 'warm', '--guest-branch', '--max-forks', '3')) as SandboxInfo[];
+  const { id: source, guest_branch, max_forks } = spawned[0]!;
+  expect([guest_branch, max_forks?.count]).toEqual([true, 3]);
+  await ask('exec', source, '--', 'sh', '-c', 'echo one > /root/note');
+  expect((await ask('snapshot', '--from-sandbox', source, '--tag', 'one', '--live')).code).toBe(0);
+  await ask('exec', source, '--', 'sh', '-c', 'echo twelve > /root/note; touch /root/more');
+
+  const shown = await ask('diff', 'one', source);
+  expect([shown.code, shown.stderr]).toEqual([0, '']);
+  expect(shown.stdout).toMatch(/^\+ \/root\/more {2}0 B$/m);
+  expect(shown.stdout).toMatch(/^~ \/root\/note {2}4 B -> 7 B$/m);
+  expect(shown.stdout).toMatch(/\d+ of \d+ pages of memory differ/);
+  expect((await ask('diff', 'one', 'absent')).code).toBe(3);
+
+  const note = async (): Promise<string> => (await ask('exec', source, '--', 'cat', '/root/note')).stdout;
+  const back = await ask('rollback', source, '--to', 'one');
+  expect(back).toMatchObject({ code: 0, stdout: `✓ ${source} is at one again\n` });
+  expect(await note()).toBe('one\n');
+  expect(await json('rollback', source, '--to', 'warm')).toMatchObject({ id: source, snapshot_tag: 'warm' });
+  expect((await ask('rollback', source, '--to', 'absent')).code).toBe(3);
+
+  // What a program makes from inside, as a child.
+  const made = await ask('exec', source, '--', 'forkd-guest', 'branch', '--fork', '1', '--tag', 'inside');
+  const child = /^source inside (sb-\w+)\n$/.exec(made.stdout)![1]!;
+  await ask('exec', child, '--', 'sh', '-c', 'echo child > /root/note');
+  expect(await ask('promote', child)).toMatchObject({ code: 0, stdout: `✓ ${child} is ${source} now\n` });
+  expect(await note()).toBe('child\n');
+  expect((await ask('promote', source)).code).toBe(4);
+  expect((await ask('promote', child)).code).toBe(3);
+  expect((await ask('kill', source)).code).toBe(0);
+  expect((await ask('rmi', 'inside', 'one')).code).toBe(0);
+});
+
+it('retain and gc', async () => {
+  expect((await ask('gc')).stdout).toBe('nothing is to be removed\n');
+  for (const tag of ['brief', 'pinned']) await ask('snapshot', '--from-sandbox', id, '--tag', tag, '--live');
+  const kept = await ask('retain', 'brief', '--ttl-secs', '1');
+  expect(kept).toMatchObject({ code: 0, stdout: expect.stringContaining('brief') });
+  expect(await json('retain', 'pinned', '--pin', '--ttl-secs', '1')).toMatchObject({
+    pinned: true,
+    expires_at_unix: expect.any(Number),
+  });
+  expect((await ask('retain', 'pinned')).code).toBe(2);
+  expect((await ask('retain', 'pinned', '--pin', '--unpin')).code).toBe(2);
+  expect((await ask('retain', 'absent', '--pin')).code).toBe(3);
+  await new Promise((done) => setTimeout(done, 1100));
+  expect(await json('gc', '--dry-run')).toMatchObject({ dry_run: true, removed: [{ tag: 'brief' }] });
+  const removed = await ask('gc');
+  expect(removed.stdout).toMatch(/^TAG +SIZE +WHY\nbrief +\S+ \S+ +its time is up\n\S+ \S+ freed\n$/);
+  const loose = await json('retain', 'pinned', '--unpin', '--no-ttl');
+  expect(loose).toMatchObject({ tag: 'pinned' });
+  expect(loose).not.toMatchObject({ expires_at_unix: expect.any(Number) });
+  expect((await json('gc')) as object).toMatchObject({ removed: [] });
+  expect((await ask('rmi', 'pinned')).code).toBe(0);
+});
+
 it('snapshot-diff, snapshot-compact, snapshot-info and lineage', async () => {
   const failed = await ask('snapshot-diff', '--from', 'warm', '--tag', 'broken', '--exec', 'echo no >&2; exit 3');
   expect(failed).toMatchObject({ code: 1, stderr: expect.stringContaining('ended with 3: no') });
