@@ -26,8 +26,6 @@ import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
 import { Workspaces } from './workspaces.js';
 
-/** How often what has become too old is removed. */
-const GC_MS = 60_000;
 const KEEP_ALL: Retention = { keepLast: 0, maxBytes: 0 };
 
 /** A diff that takes longer is given up. */
@@ -43,6 +41,8 @@ export interface OpenOptions {
   writers?: number;
   /** What is kept of the branches. @default all */
   retention?: Retention;
+  /** How often what has become too old is removed. @default 60 s */
+  gcMs?: number;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -63,7 +63,7 @@ export class Controller implements AsyncDisposable {
     directory: string,
     engine: Engine,
     helper: HostHelper,
-    { lasting = false, writers = 4, retention = KEEP_ALL, ...places }: OpenOptions = {},
+    { lasting = false, writers = 4, retention = KEEP_ALL, gcMs = 60_000, ...places }: OpenOptions = {},
   ): Promise<Controller> {
     await using scope = new Scope();
     const data = new DataDirectory(directory, lasting, places);
@@ -76,7 +76,7 @@ export class Controller implements AsyncDisposable {
     scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, retention, scope.release());
     await controller.#recover();
-    if (lasting) controller.#sweep();
+    if (lasting) controller.#sweep(gcMs);
     return controller;
   }
 
@@ -121,9 +121,9 @@ export class Controller implements AsyncDisposable {
     return this.#sandboxes.fork(id, options);
   }
 
-  /** How many snapshots are being written. */
-  get writing(): number {
-    return this.#snapshots.writing;
+  /** How many branches are being made. */
+  get branching(): number {
+    return this.#sandboxes.branching;
   }
 
   /** Settles when none is being written any more, and every sandbox that stood still for it goes on. */
@@ -178,8 +178,8 @@ export class Controller implements AsyncDisposable {
     return removed;
   }
 
-  #sweep(): void {
-    const timer = setInterval(() => void this.gc({ dryRun: false }).catch(() => {}), GC_MS).unref();
+  #sweep(everyMs: number): void {
+    const timer = setInterval(() => void this.gc({ dryRun: false }).catch(() => {}), everyMs).unref();
     this.#scope.add(() => clearInterval(timer));
   }
 

@@ -140,11 +140,6 @@ export class Snapshots {
     return this.#leases.has(tag);
   }
 
-  /** How many are being written. */
-  get writing(): number {
-    return this.#writers.size;
-  }
-
   async remove(
     tag: string,
     usersOf: (tag: string) => number,

@@ -19,6 +19,8 @@ export interface Config {
   branchConcurrency: number;
   /** What is kept of the branches; 0: all. */
   retention: { keepLast: number; maxBytes: number };
+  /** How often what is not to be kept is removed. */
+  gcMs: number;
   /** Requests a second for each token; 0: no limit. */
   rateLimit: number;
   maxConcurrent: number;
@@ -55,6 +57,7 @@ export function readConfig(flags: Flags, recipes: string): Config {
       keepLast: number(flags, 'keep-last', 0, 1_000_000),
       maxBytes: number(flags, 'branch-disk-mb', 0, 1 << 29) * 2 ** 20,
     },
+    gcMs: number(flags, 'gc-secs', 1, 86_400) * 1000,
     rateLimit: number(flags, 'rate-limit', 0, 1_000_000),
     maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
     auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),

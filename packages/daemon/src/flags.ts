@@ -54,6 +54,12 @@ export const FLAGS = {
     help: 'disk that all branches may take before the oldest are removed; 0: no limit',
     fallback: '0',
   },
+  'gc-secs': {
+    takes: 'N',
+    env: 'FORKD_GC_SECS',
+    help: 'seconds between two removals of what is not to be kept any longer',
+    fallback: '60',
+  },
   data: { takes: 'DIR', env: 'FORKD_DATA', help: 'the data directory', fallback: '/var/lib/forkd' },
   recipes: { takes: 'DIR', env: 'FORKD_RECIPES', help: 'the recipes (default: those that came with forkd)' },
   socket: { takes: 'PATH', env: 'FORKD_SOCKET', help: 'listen on a Unix socket too; who may open it needs no token' },

@@ -42,8 +42,8 @@ async function serve(): Promise<void> {
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
-  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention } = config;
-  const options = { lasting: true, snapshots, state, writers, retention };
+  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs } = config;
+  const options = { lasting: true, snapshots, state, writers, retention, gcMs };
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit }, VERSION);

@@ -54,6 +54,40 @@ it('what is not to be kept is named first, then removed, and nothing else is', a
   expect(await gc({})).toEqual([]);
 });
 
+it('what is not to be kept goes by itself', async () => {
+  daemon.signal('SIGTERM');
+  expect(await daemon.ended()).toBe(0);
+  daemon = await TestDaemon.start(['--recipes', `${daemon.root}/recipes`, '--gc-secs', '1'], daemon.root);
+  const id = await spawn('plain');
+  for (const [tag, change] of [
+    ['short', { ttl_secs: 1 }],
+    ['long', { ttl_secs: 3600 }],
+    ['kept', {}],
+  ] as const)
+    expect((await say('POST', `/v1/sandboxes/${id}/branch`, { tag, ...change })).status).toBe(201);
+  await keep('kept', { ttl_secs: 1, pinned: true });
+  await expect.poll(tags, { timeout: 5000 }).not.toContain('short');
+  expect(await tags()).toEqual(expect.arrayContaining(['long', 'kept', 'plain']));
+});
+
+it('branches in flight are branches, and nothing else', async () => {
+  const inFlight = async (): Promise<string> =>
+    /^forkd_branches_in_flight (\d+)$/m.exec((await say('GET', '/metrics')).text)![1]!;
+  const most = async (work: Promise<Answer>): Promise<string> => {
+    const seen = new Set<string>();
+    for (let done = false; !done; seen.add(await inFlight()))
+      done = await Promise.race([
+        work.then(() => true),
+        new Promise<boolean>((tick) => setImmediate(() => tick(false))),
+      ]);
+    return [...seen].sort().at(-1)!;
+  };
+  const id = await spawn('plain');
+  expect(await most(say('POST', `/v1/sandboxes/${id}/branch`, { tag: 'counted', mode: 'full' }))).toBe('1');
+  expect(await most(say('POST', '/v1/snapshots/counted/compact', { to: 'compacted' }))).toBe('0');
+  expect(await inFlight()).toBe('0');
+});
+
 it.each([
   ['PATCH', '/v1/snapshots/plain', { ttl_secs: 0 }, 400],
   ['PATCH', '/v1/snapshots/plain', { pinned: 'yes' }, 400],

@@ -10,7 +10,7 @@ export function systemRoutes(app: FastifyInstance, controller: Controller, versi
   serveRoute(app, ROUTES.metrics, async ({ reply }) => {
     metrics.snapshots.set((await controller.snapshots()).length);
     metrics.sandboxes.set(controller.sandboxes().length);
-    metrics.branches.set(controller.writing);
+    metrics.branches.set(controller.branching);
     const { type, text } = await metricsText();
     return reply.type(type).send(text);
   });
