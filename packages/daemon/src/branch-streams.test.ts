@@ -51,3 +51,15 @@ it('what a guest was telling when it was branched does not reach those who talk 
   abort.abort();
   expect((await say('POST', `/v1/sandboxes/${source}/eval`, { code: '6 * 7' })).body.result).toBe('42');
 });
+
+it('code that is evaluated can fork the sandbox: it goes on in the source, and leaves a kernel that works in the child', async () => {
+  const { body } = await say('POST', '/v1/sandboxes', { snapshot_tag: 'numpy', guest_branch: true });
+  const path = `/v1/sandboxes/${body[0].id}/eval`;
+  const code =
+    'import subprocess; x = 7; subprocess.check_output(["forkd-guest", "branch", "--fork", "1"], text=True).split()';
+  const { result, error } = (await say('POST', path, { code })).body;
+  expect(error).toBe(null);
+  const [, child] = /'source', '[^']+', '(sb-\w+)'/.exec(result)!;
+  expect((await say('POST', `/v1/sandboxes/${child}/eval`, { code: 'x + 1' })).body.result).toBe('8');
+  expect((await say('POST', path, { code: 'x + 2' })).body.result).toBe('9');
+});

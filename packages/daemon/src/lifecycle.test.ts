@@ -7,7 +7,6 @@ import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.
 
 const ADMIN = 'admin-token-0123456789';
 const ANN = 'token-of-ann-0123456789';
-const BOB = 'token-of-bob-0123456789';
 const EYE = 'token-of-eye-0123456789';
 let daemon: TestDaemon;
 
@@ -16,7 +15,6 @@ beforeAll(async () => {
   const entries = Object.entries({
     root: ['admin', ADMIN],
     ann: ['user', ANN],
-    bob: ['user', BOB],
     eye: ['read', EYE],
   });
   const tokens = entries.map(

@@ -30,7 +30,7 @@ export class AgentFixture {
     const directory = await mkdtemp(join(tmpdir(), 'forkd-guest-'));
     const socketPath = join(directory, 'agent.sock');
     const child = spawn(binary, ['--listen', `unix:${socketPath}`], { stdio: ['ignore', 'inherit', 'inherit'] });
-    while (!existsSync(socketPath)) {
+    while (!(await accepts(socketPath))) {
       if (child.exitCode !== null) throw new Error(`the agent ended with ${child.exitCode}`);
       await new Promise((resolve) => setTimeout(resolve, 5));
     }
@@ -57,6 +57,18 @@ export class AgentFixture {
     }
     await rm(this.directory, { recursive: true, force: true });
   }
+}
+
+/** A socket is there a moment before somebody listens on it. */
+function accepts(path: string): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(path);
+    socket.once('error', () => resolve(false));
+    socket.once('connect', () => {
+      socket.destroy();
+      resolve(true);
+    });
+  });
 }
 
 export function isAlive(pid: number): boolean {

@@ -111,11 +111,19 @@ describe('a hostile guest', () => {
       });
   });
 
+  it('cannot pass nonsense as a wish', async () => {
+    for (const line of ['{', '7', '{"id":"1","fork":1,"tag":null}', '{"id":1,"fork":1}'])
+      await against(reply(`${line}\n`), async (guest) => {
+        await expect(guest.wishes().next()).rejects.toMatchObject({ code: 'guest_protocol' });
+      });
+  });
+
   it('cannot flood the host', async () => {
     await against(flood, async (guest) => {
       await expect(guest.health()).rejects.toMatchObject({ code: 'too_large' });
       await expect(guest.files.read('/x', { maxBytes: 1 << 20 })).rejects.toMatchObject({ code: 'too_large' });
       await expect(guest.exec({ command: 'true' })).rejects.toMatchObject({ code: 'guest_protocol' });
+      await expect(guest.wishes().next()).rejects.toMatchObject({ code: 'too_large' });
     });
   });
 
