@@ -12,6 +12,7 @@ mod identity;
 mod init_route;
 mod machine;
 mod metrics;
+mod ports;
 mod process;
 mod reaper;
 mod settle;

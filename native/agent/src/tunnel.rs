@@ -1,6 +1,6 @@
 //! CONNECT: a byte stream to a port of this guest, and to nowhere else.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
@@ -12,9 +12,10 @@ use crate::http::{empty, Body, Code, Fault};
 pub async fn open(request: Request<Incoming>) -> Result<Response<Body>, Fault> {
     let authority = request.uri().authority().ok_or_else(|| Fault::invalid("CONNECT needs an authority"))?;
     let port = authority.port_u16().ok_or_else(|| Fault::invalid("CONNECT needs a port"))?;
-    let host = loopback(authority.host())
+    let hosts = loopback(authority.host())
         .ok_or_else(|| Fault::invalid(format!("{} is not a loopback address", authority.host())))?;
-    let mut target = TcpStream::connect((host, port))
+    let places: Vec<SocketAddr> = hosts.into_iter().map(|host| (host, port).into()).collect();
+    let mut target = TcpStream::connect(&places[..])
         .await
         .map_err(|error| Fault::new(Code::Unavailable, format!("port {port}: {error}")))?;
     tokio::task::spawn_local(async move {
@@ -25,12 +26,13 @@ pub async fn open(request: Request<Incoming>) -> Result<Response<Body>, Fault> {
     Ok(empty(StatusCode::OK))
 }
 
-fn loopback(host: &str) -> Option<IpAddr> {
+/// The addresses to try, in this order.
+fn loopback(host: &str) -> Option<Vec<IpAddr>> {
     if host == "localhost" {
-        return Some(Ipv4Addr::LOCALHOST.into());
+        return Some(vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]);
     }
     let address: IpAddr = host.trim_matches(['[', ']']).parse().ok()?;
-    address.is_loopback().then_some(address)
+    address.is_loopback().then_some(vec![address])
 }
 
 #[cfg(test)]

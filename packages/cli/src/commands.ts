@@ -18,6 +18,8 @@ import { logs } from './commands/logs.js';
 import { ls } from './commands/ls.js';
 import { pause, resume } from './commands/pause-resume.js';
 import { ping } from './commands/ping.js';
+import { portForward } from './commands/port-forward.js';
+import { ports } from './commands/ports.js';
 import { promote } from './commands/promote.js';
 import { quickstart } from './commands/quickstart.js';
 import { recipes } from './commands/recipes.js';
@@ -42,6 +44,23 @@ import { workspaces } from './commands/workspace.js';
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
   ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, diff, snapshotDiff, snapshotCompact, retain, gc],
-  ...[spawn, fork, ls, kill, exec, evaluate, ping, pause, resume, rollback, promote, cp, serialConsole, ...workspaces],
+  ...[
+    spawn,
+    fork,
+    ls,
+    kill,
+    exec,
+    evaluate,
+    ping,
+    pause,
+    resume,
+    rollback,
+    promote,
+    cp,
+    ports,
+    portForward,
+    serialConsole,
+    ...workspaces,
+  ],
   ...[serve, stop, version, where, events, logs, cleanup, bench, completion(() => COMMANDS)],
 ];

@@ -1,5 +1,6 @@
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { tmpdir } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Forkd, type Sandbox } from '@forkd/sdk';
@@ -187,3 +188,42 @@ async function text(stream: AsyncIterable<Uint8Array>): Promise<string> {
   for await (const chunk of stream) chunks.push(chunk);
   return Buffer.concat(chunks).toString();
 }
+
+describe('ports', () => {
+  const SERVER = `import socket
+server = socket.create_server(('127.0.0.1', 7000))
+while True:
+    peer, _ = server.accept()
+    heard = b''
+    while data := peer.recv(65536): heard += data
+    peer.sendall(heard[::-1])
+    peer.close()`;
+
+  it('are listed, named, and reached from this host until Ctrl-C', async () => {
+    await sandbox.files.write('/root/server.py', SERVER);
+    await sandbox.exec(['sh', '-c', 'nohup python3 /root/server.py > /dev/null 2>&1 &']);
+    await expect.poll(async () => (await sandbox.ports()).map(({ port }) => port)).toEqual([7000]);
+    expect((await ask('ports', id)).stdout).toMatch(/7000 +127\.0\.0\.1 +\d+ +python3/);
+    expect(sandbox.url(7000)).toBe(`http://7000-${id}.localhost:${new URL(daemon.url).port}/`);
+
+    const child = startForkd(['port-forward', id, '0:7000', '--json'], env);
+    const ran = finished(child);
+    const said = await new Promise<string>((resolve) => child.stdout!.once('data', resolve));
+    const [{ listen, port }] = JSON.parse(said) as [{ listen: string; port: number }];
+    expect([listen, port]).toEqual([expect.stringMatching(/^127\.0\.0\.1:\d+$/), 7000]);
+    for (const text of ['hello', 'x'.repeat(300_000)]) {
+      const socket = connect({ host: '127.0.0.1', port: Number(listen.split(':')[1]), allowHalfOpen: true });
+      socket.end(`${text}!`);
+      expect(Buffer.concat(await socket.toArray()).toString()).toBe(`!${[...text].reverse().join('')}`);
+    }
+    child.kill('SIGINT');
+    expect((await ran).code).toBe(130);
+  });
+
+  it('that nobody listens on are refused, and ports that are none', async () => {
+    await expect(sandbox.connect(7001)).rejects.toMatchObject({ code: 'guest_error' });
+    await expect(sandbox.connect(70_000)).rejects.toMatchObject({ code: 'invalid_request' });
+    for (const bad of [['x'], ['1:2:3'], ['8080:0'], ['70000'], []])
+      expect((await ask('port-forward', id, ...bad)).code).toBe(2);
+  });
+});

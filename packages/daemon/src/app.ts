@@ -3,13 +3,13 @@ import type { Controller } from '@forkd/controller';
 import fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { AuditLog } from './audit.js';
 import { authenticate, authorize } from './authenticate.js';
-import { withoutBadUrls } from './bad-url.js';
 import type { Config } from './config.js';
 import { replyErrors } from './error-replies.js';
 import { keepAnswers } from './idempotency.js';
 import { limitConcurrency, limitRate } from './limits.js';
 import { describeDaemon, observeEvent, observeRequest } from './metrics.js';
 import { followOperations } from './operation.js';
+import { rewriteUrl } from './proxy/place.js';
 import { logRequest } from './request-log.js';
 import { branchRoutes } from './routes/branch.js';
 import { consoleRoutes } from './routes/console.js';
@@ -19,6 +19,7 @@ import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
 import { lineageRoutes } from './routes/lineage.js';
+import { portRoutes } from './routes/ports.js';
 import { promoteRoutes } from './routes/promote.js';
 import { ptyRoutes } from './routes/pty.js';
 import { retentionRoutes } from './routes/retention.js';
@@ -49,7 +50,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
     bodyLimit: BODY_LIMIT,
     genReqId: () => randomUUID(),
     return503OnClosing: false,
-    rewriteUrl: withoutBadUrls,
+    rewriteUrl: (request) => rewriteUrl(request, config.domain),
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: LONGEST_PARAM },
   });
   app.removeContentTypeParser('text/plain');
@@ -65,7 +66,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   followOperations(app, followers);
   replyErrors(app);
   limitConcurrency(app, config.maxConcurrent);
-  authenticate(app, edge.tokens);
+  authenticate(app, edge.tokens, config.domain);
   limitRate(app, config.rateLimit);
   authorize(app);
   keepAnswers(app, controller.store);
@@ -79,6 +80,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   sandboxRoutes(app, controller);
   execRoutes(app, controller);
   ptyRoutes(app, controller);
+  portRoutes(app, controller);
   fileRoutes(app, controller);
   consoleRoutes(app, controller);
   eventRoutes(app, controller);

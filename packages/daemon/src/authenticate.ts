@@ -4,6 +4,7 @@ import type { FastifyInstance } from 'fastify';
 import { type Caller, LOCAL } from './caller.js';
 import { isLoopback } from './config.js';
 import { peerOf } from './peer.js';
+import { placeOf } from './proxy/place.js';
 import type { Tokens } from './tokens.js';
 
 /** Exactly these, byte for byte: no decoding, no folding of case, nothing below them. */
@@ -14,10 +15,10 @@ export function isOpen({ url }: IncomingMessage): boolean {
 }
 
 /** Every request but the health check must say who makes it, also one for a path that does not exist. */
-export function authenticate(app: FastifyInstance, tokens: Tokens): void {
+export function authenticate(app: FastifyInstance, tokens: Tokens, domain: string | undefined): void {
   app.decorateRequest('caller', null as never);
   app.addHook('onRequest', async (request) => {
-    if (!isOpen(request.raw)) request.caller = identify(tokens, request.raw);
+    if (!isOpen(request.raw)) request.caller = identify(tokens, domain, request.raw);
   });
 }
 
@@ -35,11 +36,11 @@ export function authorize(app: FastifyInstance): void {
   });
 }
 
-function identify(tokens: Tokens, request: IncomingMessage): Caller {
+function identify(tokens: Tokens, domain: string | undefined, request: IncomingMessage): Caller {
   const { local } = peerOf(request.socket);
   const { authorization } = request.headers;
   if (!tokens.required) {
-    if (!local) refuseWebPages(request);
+    if (!local) refuseWebPages(request, domain);
     return LOCAL;
   }
   if (local && authorization === undefined) return LOCAL;
@@ -54,13 +55,17 @@ function identify(tokens: Tokens, request: IncomingMessage): Caller {
  * Without a token, being on this host is the only proof asked for. The browser of whoever sits at it is there too, and a
  * page of any site can make it call: by a name that resolves to loopback, or across origins.
  */
-function refuseWebPages({ headers }: IncomingMessage): void {
+function refuseWebPages({ headers }: IncomingMessage, domain: string | undefined): void {
   const host = headers.host ?? '';
   const name = /^\[(.*)\]/.exec(host)?.[1] ?? host.replace(/:\d*$/, '');
   const hint = 'Call it by a loopback address, or start the daemon with --token-file.';
-  if (name.toLowerCase() !== 'localhost' && !isLoopback(name))
+  const place = placeOf(host, domain);
+  if (!place && name.toLowerCase() !== 'localhost' && !isLoopback(name))
     throw new ForkdError('forbidden', 'without a token, only calls to a loopback address are taken', { hint });
   const { origin } = headers;
-  if (origin !== undefined && !(URL.canParse(origin) && new URL(origin).host === host.toLowerCase()))
+  const from = origin !== undefined && URL.canParse(origin) ? new URL(origin).host : undefined;
+  // A site in a sandbox may be in several ports of it.
+  const isOwn = from === host.toLowerCase() || (place !== undefined && placeOf(from, domain)?.id === place.id);
+  if (origin !== undefined && !isOwn)
     throw new ForkdError('forbidden', 'without a token, no calls from pages of other sites are taken', { hint });
 }

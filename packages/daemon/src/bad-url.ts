@@ -12,6 +12,11 @@ export function withoutBadUrls(request: IncomingMessage): string {
     if (url.includes('%')) decodeURIComponent(url.split('?', 1)[0]!);
     if (/^(\/|https?:\/\/)/.test(url)) return url;
   } catch {}
+  return refuseUrl(request);
+}
+
+/** The path to send it to. */
+export function refuseUrl(request: IncomingMessage): string {
   BAD.add(request);
   return '/bad-url';
 }

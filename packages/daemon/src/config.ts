@@ -6,6 +6,8 @@ import type { FlagName, Flags } from './flags.js';
 export interface Config {
   /** `undefined`: no TCP. */
   tcp: { host: string; port: number; tls: { cert: string; key: string } | undefined } | undefined;
+  /** Ports of sandboxes are reached as `PORT-ID.DOMAIN`; `undefined`: they have no names. */
+  domain: string | undefined;
   /** Path of the Unix socket. */
   socket: string | undefined;
   /** `undefined` both: nobody is asked who they are, which is only allowed on loopback. */
@@ -45,6 +47,7 @@ export function readConfig(flags: Flags, recipes: string): Config {
     throw invalid('--state is a JSON file', 'The state is a database now: name a new file, such as state.db.');
   return Object.freeze({
     tcp,
+    domain: readDomain(flags('domain')!),
     socket: socket === undefined ? undefined : checkSocket(resolve(socket)),
     tokenFile: flags('token-file'),
     tokensFile: flags('tokens-file'),
@@ -102,6 +105,15 @@ function checkSocket(path: string): string {
   if (Buffer.byteLength(path) > 107)
     throw invalid('the path of the socket is longer than 107 bytes', 'Choose a shorter one, such as /run/forkd.sock.');
   return path;
+}
+
+function readDomain(text: string): string | undefined {
+  const name = text.toLowerCase();
+  if (name === 'none') return undefined;
+  const label = '[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?';
+  if (name.length > 200 || !new RegExp(`^${label}(\\.${label})*$`).test(name) || isIP(name) !== 0)
+    throw invalid('--domain is not the name of a domain', 'For example: sandboxes.example.com, or "none".');
+  return name;
 }
 
 /** The URL is not repeated in the error: it may hold a password. */

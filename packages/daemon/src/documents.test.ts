@@ -40,7 +40,7 @@ it('the page names every route, its role, parameters, fields and replies, and lo
   expect(headers['content-type']).toBe('text/html; charset=utf-8');
   expect(headers['content-security-policy']).toMatch(/^default-src 'none'; style-src 'sha256-[\w+/]+=*';/);
   for (const { method, path } of Object.values<Route>(ROUTES))
-    expect(body).toContain(`<code>${method} ${path.replace(/:([a-z]+)/g, '{$1}')}</code>`);
+    expect(body).toContain(`<code>${method} ${path.replace(/:([a-z]+)/g, '{$1}').replace('*', '{path}')}</code>`);
   for (const words of ['snapshot_tag', 'timeout_secs', 'Role: <code>user</code>', '204: no body', 'x-ndjson'])
     expect(body).toContain(words);
   expect(body).not.toMatch(/<script|<link|<img|https?:|undefined|\[object/);

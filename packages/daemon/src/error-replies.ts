@@ -13,7 +13,7 @@ const FRAMEWORK: Record<string, [ErrorCode, string]> = {
 
 const PATTERNS = Object.values<Route>(ROUTES).map(({ method, path }) => ({
   method,
-  pattern: new RegExp(`^${path.replace(/:[a-z_]+/g, '[^/]+')}$`),
+  pattern: new RegExp(`^${path.replace(/:[a-z_]+/g, '[^/]+').replace('*', '.*')}$`),
 }));
 
 /** Every answer from 400 on has one shape, whatever caused it, and tells a remote client nothing about the host. */

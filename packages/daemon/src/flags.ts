@@ -68,6 +68,12 @@ export const FLAGS = {
     env: 'FORKD_TOKENS_FILE',
     help: 'several tokens (TOML: [[token]] with name, role, and token or token_sha256)',
   },
+  domain: {
+    takes: 'NAME',
+    env: 'FORKD_DOMAIN',
+    help: 'ports of sandboxes are reached as PORT-ID.NAME; "none": by path only',
+    fallback: 'localhost',
+  },
   'rate-limit': {
     takes: 'N',
     env: 'FORKD_RATE_LIMIT',

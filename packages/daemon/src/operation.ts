@@ -62,7 +62,7 @@ export class Operation {
 
   /** Goes on until somebody ends it: nothing to wait for. */
   get endless(): boolean {
-    return this.route?.replyType === 'text/event-stream' || this.route?.replyType === 'websocket';
+    return ['text/event-stream', 'websocket', '*/*'].includes(this.route?.replyType ?? '');
   }
 
   abort(): void {
@@ -72,7 +72,7 @@ export class Operation {
   end(): void {
     const { headersSent, statusCode } = this.reply.raw;
     // A WebSocket is answered past the response, by the handler that took the connection over.
-    const upgraded = this.reply.sent && this.route?.replyType === 'websocket';
+    const upgraded = this.reply.sent && (statusCode === 101 || this.route?.replyType === 'websocket');
     this.status = headersSent ? statusCode : upgraded ? 101 : 499;
     if (this.status === 499) this.outcome = 'cancelled';
     this.seconds = (performance.now() - this.#start) / 1000;

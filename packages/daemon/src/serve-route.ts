@@ -21,13 +21,12 @@ export function serveRoute<R extends Route>(
   route: R,
   handle: (input: Input<R>) => unknown,
 ): void {
-  app.route({
-    method: route.method,
-    url: route.path,
+  const options = {
+    method: route.passes ? app.supportedMethods : route.method,
     config: { route },
-    handler: async (request, reply) => {
+    handler: async (request: FastifyRequest, reply: FastifyReply) => {
       return handle({
-        params: parsed('path', route.params, request.params),
+        params: parsed('path', route.params, withoutRest(request.params as object)),
         query: parsed('query', route.query ?? undefined, request.query),
         body: parsed('body', route.body, request.body),
         request,
@@ -35,7 +34,15 @@ export function serveRoute<R extends Route>(
         signal: request.operation.signal,
       } as Input<R>);
     },
-  });
+  };
+  app.route({ ...options, url: route.path });
+  // To the router, which ignores a slash at the end, a path ends before the last one.
+  if (route.path.endsWith('/*')) app.route({ ...options, url: route.path.slice(0, -2) });
+}
+
+/** What a `*` in a path stands for is taken from the URL as it was written. */
+function withoutRest({ '*': _, ...params }: { '*'?: string }): object {
+  return params;
 }
 
 function parsed(place: string, schema: z.ZodType | undefined, value: unknown): unknown {

@@ -10,7 +10,7 @@ const FRAME_LIMIT = 1 << 20;
 const LINGER_MS = 1_000;
 const PING_MS = 30_000;
 
-interface Upgrade {
+export interface Upgrade {
   socket: Duplex;
   head: Buffer;
 }
@@ -33,6 +33,11 @@ export function acceptUpgrades(app: FastifyInstance, server: Server): void {
     });
     app.routing(request, response);
   });
+}
+
+/** The connection of a request for an upgrade. */
+export function upgradeOf(request: IncomingMessage): Upgrade | undefined {
+  return upgrades.get(request);
 }
 
 /** Throws unless the client asks for a WebSocket. */

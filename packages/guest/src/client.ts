@@ -6,7 +6,9 @@ import type { CallOptions } from './exchange.js';
 import { type ExecOptions, type ExecResult, exec } from './exec.js';
 import { GuestFiles } from './files.js';
 import { Acknowledged, Health, type Identity, Metrics } from './identity.js';
+import { Ports } from './ports.js';
 import { GuestProcess, type StartOptions } from './process.js';
+import type { Refusal } from './refusal.js';
 import { get, post, Transport } from './transport.js';
 import { answerWish, type Wish, type WishAnswer, wishes } from './wishes.js';
 
@@ -14,6 +16,8 @@ import { answerWish, type Wish, type WishAnswer, wishes } from './wishes.js';
 const KERNEL_TIMEOUT_MS = 150_000;
 const SETTLE_TIMEOUT_MS = 60_000;
 const CONNECT_TIMEOUT_MS = 10_000;
+
+const UNHEARD: Refusal = { 502: ['guest_error', 'Does a program in the sandbox listen there? List its ports.'] };
 
 /** Everything the host may ask of one guest. Nothing the guest answers is trusted. */
 export class GuestClient {
@@ -69,8 +73,9 @@ export class GuestClient {
 
   /** A byte stream to a port of the guest's loopback. */
   async connect(port: number, options: CallOptions = {}): Promise<Duplex> {
-    const authority = `127.0.0.1:${port}`;
-    const request = { what: `connect ${authority}`, headers: { ':method': 'CONNECT', ':authority': authority } };
+    const authority = `localhost:${port}`;
+    const headers = { ':method': 'CONNECT', ':authority': authority };
+    const request = { what: `connect ${authority}`, headers, refused: UNHEARD };
     const limits = { ...options, timeoutMs: options.timeoutMs ?? CONNECT_TIMEOUT_MS };
     const exchange = this.#transport.open(request, limits);
     await this.#transport.accepted(exchange, request);
@@ -85,6 +90,12 @@ export class GuestClient {
 
   answerWish(id: number, answer: WishAnswer, options: CallOptions = {}): Promise<void> {
     return answerWish(this.#transport, id, answer, options);
+  }
+
+  /** The TCP ports that something listens on. */
+  async ports(options: CallOptions = {}): Promise<z.output<typeof Ports>['ports']> {
+    return (await this.#transport.call({ what: 'ports', headers: get('/forkd/ports') }, undefined, Ports, options))
+      .ports;
   }
 
   metrics(options: CallOptions = {}): Promise<z.output<typeof Metrics>> {

@@ -5,6 +5,7 @@ export * from './rest/events.js';
 export * from './rest/fields.js';
 export * from './rest/files.js';
 export { openapi } from './rest/openapi.js';
+export * from './rest/ports.js';
 export { ROLES, ROUTES, type Role, type Route, type RouteName, roleOf } from './rest/routes.js';
 export * from './rest/sandboxes.js';
 export * from './rest/snapshots.js';

@@ -68,6 +68,18 @@ export class Connection {
     return { url: address, headers: this.#headers(), ...(socket === undefined ? {} : { socket }) };
   }
 
+  /** The URL of a name below the domain of the daemon. */
+  siteOf(name: string, domain?: string): string {
+    const { url, socket } = this.#target;
+    if (socket !== undefined)
+      throw new ForkdError('invalid_request', 'a daemon on a Unix socket has no sites', {
+        hint: 'Use `forkd port-forward`, or `connect`.',
+      });
+    const isLocal = url.hostname === '[::1]' || /^127\.\d+\.\d+\.\d+$/.test(url.hostname);
+    const host = `${name}.${domain ?? (isLocal ? 'localhost' : url.hostname)}`;
+    return `${url.protocol}//${host}${url.port && `:${url.port}`}/`;
+  }
+
   get #isSecure(): boolean {
     return this.#target.url.protocol === 'https:' && this.#target.socket === undefined;
   }

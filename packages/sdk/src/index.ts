@@ -8,6 +8,7 @@ export {
   type ForkdEvent,
   type LineageNode,
   type PingResponse,
+  type PortInfo,
   type RecipeInfo,
   type SandboxInfo,
   type SandboxState,

@@ -1,3 +1,4 @@
+import type { Duplex } from 'node:stream';
 import type {
   ChangeSandbox,
   ErrorBody,
@@ -7,6 +8,7 @@ import type {
   ExecResponse,
   ForkRequest,
   PingResponse,
+  PortInfo,
   SandboxInfo,
   SnapshotInfo,
 } from '@forkd/protocol';
@@ -16,6 +18,7 @@ import { type ExecExit, type ExecOutput, execEvents } from './exec-stream.js';
 import { Files } from './files.js';
 import type { CallOptions } from './options.js';
 import { Pty, type PtyOptions } from './pty.js';
+import { openTunnel } from './tunnel.js';
 
 export type ExecOptions = Partial<Omit<ExecRequest, 'args'>> & CallOptions;
 export type EvalOptions = Partial<Omit<EvalRequest, 'code'>> & CallOptions;
@@ -94,6 +97,21 @@ export class Sandbox implements AsyncDisposable {
   /** The most recent output of the serial console. */
   async console(call: CallOptions = {}): Promise<string> {
     return this.#connection.call('console', { ...call, params: this.#params });
+  }
+
+  /** The TCP ports that programs in it listen on. */
+  async ports(call: CallOptions = {}): Promise<PortInfo[]> {
+    return this.#connection.call('ports', { ...call, params: this.#params });
+  }
+
+  /** Where a site in it is seen by a browser. `domain`: the daemon's `--domain`, by default the name it is called by. */
+  url(port: number, { domain }: { domain?: string } = {}): string {
+    return this.#connection.siteOf(`${port}-${this.id}`, domain);
+  }
+
+  /** A connection to a port of it, for any protocol. */
+  async connect(port: number, call: CallOptions = {}): Promise<Duplex> {
+    return openTunnel(this.#connection, { id: this.id, port }, call);
   }
 
   async pause(call: CallOptions = {}): Promise<SandboxInfo> {

@@ -10,7 +10,7 @@ use super::connect::stream_error;
 use super::fault::Fault;
 use super::reply::{empty, json, Body};
 use crate::agent::Agent;
-use crate::{eval, files, identity, init_route, metrics, process, settle, shutdown, tunnel, wishes};
+use crate::{eval, files, identity, init_route, metrics, ports, process, settle, shutdown, tunnel, wishes};
 
 type Answer = Result<Response<Body>, Fault>;
 
@@ -38,6 +38,7 @@ pub async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Response<Bod
         ("GET", "/forkd/wishes") => Ok(wishes::routes::listen(&agent)),
         ("POST", "/forkd/wishes") => wishes::routes::answer(&agent, request).await,
         ("GET", "/forkd/health") => Ok(metrics::health(&agent)),
+        ("GET", "/forkd/ports") => Ok(ports::list()),
         ("GET", "/health") => Ok(empty(StatusCode::NO_CONTENT)),
         ("GET", "/metrics") => metrics::metrics(&agent),
         ("GET", "/envs") => Ok(metrics::environment(&agent)),

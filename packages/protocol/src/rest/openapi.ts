@@ -6,7 +6,7 @@ import { ROUTES, type Route, roleOf } from './routes.js';
 export function openapi(version: string): object {
   const paths: Record<string, Record<string, object>> = {};
   for (const [operationId, route] of Object.entries<Route>(ROUTES)) {
-    const path = route.path.replace(/:([a-z_]+)/g, '{$1}');
+    const path = route.path.replace(/:([a-z_]+)/g, '{$1}').replace('*', '{path}');
     paths[path] ??= {};
     paths[path][route.method.toLowerCase()] = operation(operationId, route);
   }
@@ -26,6 +26,7 @@ function operation(operationId: string, route: Route): object {
   const { summary, params, query, body, bodyType, replyType = 'application/json', streams, replies } = route;
   const parameters = [
     ...fields('path', params),
+    ...(route.passes ? [REST] : []),
     ...fields('query', query),
     ...(route.creates ? [IDEMPOTENCY_KEY] : []),
   ];
@@ -55,6 +56,8 @@ function operation(operationId: string, route: Route): object {
 
 const STREAMS = ['application/x-ndjson', 'text/event-stream'];
 const BYTES = { type: 'string', format: 'binary' };
+
+const REST = { name: 'path', in: 'path', required: true, schema: { type: 'string' } };
 
 const IDEMPOTENCY_KEY = {
   name: 'Idempotency-Key',

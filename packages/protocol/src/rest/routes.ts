@@ -3,6 +3,7 @@ import { Diff, DiffQuery } from './diff.js';
 import { EventsQuery, LineageNode } from './events.js';
 import { Flag, IdParams, TagParams } from './fields.js';
 import * as files from './files.js';
+import { PortInfo, PortParams } from './ports.js';
 import * as sandboxes from './sandboxes.js';
 import * as snapshots from './snapshots.js';
 import * as workspaces from './workspaces.js';
@@ -23,8 +24,10 @@ export interface Route {
   body?: z.ZodType;
   /** Where the body is not JSON: it is streamed as it comes. */
   bodyType?: 'application/octet-stream';
-  /** Where the answer is not JSON. `websocket`: the connection is upgraded. */
-  replyType?: 'text/plain' | 'text/html' | 'text/event-stream' | 'application/octet-stream' | 'websocket';
+  /** Where the answer is not JSON. `websocket`: the connection is upgraded. The last: whatever a program answers. */
+  replyType?: 'text/plain' | 'text/html' | 'text/event-stream' | 'application/octet-stream' | 'websocket' | '*/*';
+  /** Takes every method, and any body, as they come: `method` is the one that documents it. */
+  passes?: true;
   /** With `Accept: application/x-ndjson` or `text/event-stream` the answer is a stream of these. */
   streams?: z.ZodType;
   /** Creates something: a repetition with the same `Idempotency-Key` gets the first answer again. */
@@ -226,6 +229,35 @@ export const ROUTES = {
     role: 'user',
     params: IdParams,
     query: sandboxes.PtyQuery,
+    replyType: 'websocket',
+    replies: { 101: null },
+  },
+  ports: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/ports',
+    summary: 'The TCP ports that programs in a sandbox listen on',
+    role: 'user',
+    params: IdParams,
+    replies: { 200: z.array(PortInfo) },
+  },
+  proxy: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/proxy/:port/*',
+    summary:
+      'Whatever the program at a port of a sandbox answers, HTTP or WebSocket, to any method; also as http://PORT-ID.DOMAIN/',
+    role: 'user',
+    passes: true,
+    params: PortParams,
+    replyType: '*/*',
+    replies: { 200: z.string() },
+  },
+  tunnel: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/tunnel/:port',
+    summary:
+      'TCP to a port of a sandbox over a WebSocket: binary frames are its bytes, an empty one says that nothing more comes from that side',
+    role: 'user',
+    params: PortParams,
     replyType: 'websocket',
     replies: { 101: null },
   },
