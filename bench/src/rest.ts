@@ -107,8 +107,10 @@ function fillDatabase(): void {
     last_branch: null,
     metadata: { job: `${index}` },
     memory_limit_mib: null,
+    limits: {},
     vcpus: 1,
     memory_mib: 256,
+    disk_mib: 64,
   });
   const store = new SqliteStore(`${data}/state.db`);
   store.addSandboxes(Array.from({ length: RECORDS }, (_, index) => record(index)));

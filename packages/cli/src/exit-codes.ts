@@ -24,6 +24,8 @@ export const EXIT_CODES = {
   tag_exists: 4,
   state_conflict: 4,
   budget_exceeded: 4,
+  quota_exceeded: 4,
+  host_full: 7,
   too_large: 1,
   warmup_failed: 1,
   not_permitted: 5,

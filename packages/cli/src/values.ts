@@ -23,6 +23,15 @@ export function count(least: number, most: number): (value: string) => number {
   };
 }
 
+/** A number that need not be whole. */
+export function decimal(least: number, most: number): (value: string) => number {
+  return (value) => {
+    const number = /^\d{1,6}(\.\d{1,3})?$/.test(value) ? Number(value) : Number.NaN;
+    if (number >= least && number <= most) return number;
+    throw usage(`not a number from ${least} to ${most}: ${quoted(value)}`);
+  };
+}
+
 export function oneOf<const T extends string>(...known: T[]): (value: string) => T {
   return (value) => {
     if ((known as string[]).includes(value)) return value as T;

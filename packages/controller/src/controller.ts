@@ -8,7 +8,9 @@ import type { CreateOptions } from './create-snapshot.js';
 import { DataDirectory } from './data-directory.js';
 import { checkSameLine, type DiffSide, diffContents, savedRam } from './diff.js';
 import { Events } from './events.js';
-import { MemoryLimits } from './memory-limit.js';
+import { Admission, type AdmissionOptions } from './limits/admission.js';
+import { type CgroupOptions, Cgroups } from './limits/cgroups.js';
+import type { SandboxLimits } from './limits/settings.js';
 import type { Parts } from './parts.js';
 import { promote } from './promote.js';
 import { recover } from './recovery.js';
@@ -31,6 +33,11 @@ const KEEP_ALL: Retention = { keepLast: 0, maxBytes: 0 };
 /** A diff that takes longer is given up. */
 const DIFF_MS = 120_000;
 
+export interface LimitOptions extends CgroupOptions, AdmissionOptions {
+  /** Of sandboxes that come without their own. @default none */
+  defaults?: SandboxLimits;
+}
+
 export interface OpenOptions {
   /** `true`: sandboxes outlive the program, and those of the program before are taken over. @default false */
   lasting?: boolean;
@@ -43,6 +50,7 @@ export interface OpenOptions {
   retention?: Retention;
   /** How often what has become too old is removed. @default 60 s */
   gcMs?: number;
+  limits?: LimitOptions;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -63,7 +71,7 @@ export class Controller implements AsyncDisposable {
     directory: string,
     engine: Engine,
     helper: HostHelper,
-    { lasting = false, writers = 4, retention = KEEP_ALL, gcMs = 60_000, ...places }: OpenOptions = {},
+    { lasting = false, writers = 4, retention = KEEP_ALL, gcMs = 60_000, limits = {}, ...places }: OpenOptions = {},
   ): Promise<Controller> {
     await using scope = new Scope();
     const data = new DataDirectory(directory, lasting, places);
@@ -72,8 +80,11 @@ export class Controller implements AsyncDisposable {
     if (lasting) scope.add(await claim(data.own));
     const store = new SqliteStore(lasting ? data.state : ':memory:');
     scope.add(() => store.close());
-    const parts = { data, engine, helper, store, events: new Events(), limits: new MemoryLimits(data.own) };
-    scope.add(() => parts.limits.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
+    const cgroups = new Cgroups(data.own, limits);
+    const admission = new Admission(store, limits);
+    const { defaults = {} } = limits;
+    const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, defaults };
+    scope.add(() => cgroups.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, retention, scope.release());
     await controller.#recover();
     if (lasting) controller.#sweep(gcMs);

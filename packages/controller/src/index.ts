@@ -1,8 +1,11 @@
 export type { BranchMode } from './branch.js';
-export { Controller, type OpenOptions } from './controller.js';
+export { Controller, type LimitOptions, type OpenOptions } from './controller.js';
 export type { CreateOptions } from './create-snapshot.js';
 export type { Events } from './events.js';
 export { type Leaks, leaks, NO_LEAKS } from './leaks.js';
+export type { Quota } from './limits/admission.js';
+export { type Hierarchy, hierarchies } from './limits/hierarchies.js';
+export type { SandboxLimits } from './limits/settings.js';
 export { inParallel } from './parallel.js';
 export { processesUsing } from './processes.js';
 export type { Progress, Report } from './progress.js';

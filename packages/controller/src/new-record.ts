@@ -1,14 +1,27 @@
 import { newSandboxId } from '@forkd/protocol';
 import { budgetOf } from './budget.js';
 import { now } from './clock.js';
+import type { SandboxLimits } from './limits/settings.js';
 import type { SnapshotMeta } from './snapshot.js';
 import { LOCAL_OWNER } from './snapshots.js';
 import type { SpawnOptions } from './spawn-options.js';
 import type { SandboxRecord } from './store/records.js';
 
+export interface Surroundings {
+  /** Where the spawn says nothing. */
+  defaults: SandboxLimits;
+  diskMib: number;
+}
+
 /** Of a sandbox that is about to be started. */
-export function newRecord(snapshot: SnapshotMeta, options: SpawnOptions, index: number): SandboxRecord {
+export function newRecord(
+  snapshot: SnapshotMeta,
+  options: SpawnOptions,
+  index: number,
+  { defaults, diskMib }: Surroundings,
+): SandboxRecord {
   const { tag, machine, budget } = snapshot;
+  const { memory_limit_mib = null, ...limits } = defaults;
   const guestBranch = options.guestBranch ?? snapshot.guest_branch;
   const id = options.ids?.[index] ?? newSandboxId();
   return {
@@ -26,7 +39,8 @@ export function newRecord(snapshot: SnapshotMeta, options: SpawnOptions, index: 
     request_key: options.requestKey ?? null,
     promoted_from: null,
     metadata: options.metadata ?? {},
-    memory_limit_mib: options.memoryLimitMib ?? null,
+    memory_limit_mib: options.memoryLimitMib ?? memory_limit_mib,
+    limits: { ...limits, ...options.limits },
     env: options.env ?? {},
     branch_count: 0,
     last_branch: null,
@@ -34,5 +48,6 @@ export function newRecord(snapshot: SnapshotMeta, options: SpawnOptions, index: 
     guest_branch: guestBranch ? 1 : 0,
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
+    disk_mib: diskMib,
   };
 }

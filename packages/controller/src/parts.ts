@@ -2,7 +2,9 @@ import type { Engine } from '@forkd/engine';
 import type { HostHelper } from '@forkd/host';
 import type { DataDirectory } from './data-directory.js';
 import type { Events } from './events.js';
-import type { MemoryLimits } from './memory-limit.js';
+import type { Admission } from './limits/admission.js';
+import type { Cgroups } from './limits/cgroups.js';
+import type { SandboxLimits } from './limits/settings.js';
 import type { Store } from './store/store.js';
 
 /** What every operation of the controller works with. */
@@ -12,5 +14,8 @@ export interface Parts {
   helper: HostHelper;
   store: Store;
   events: Events;
-  limits: MemoryLimits;
+  cgroups: Cgroups;
+  admission: Admission;
+  /** Of sandboxes that come without their own. */
+  defaults: SandboxLimits;
 }

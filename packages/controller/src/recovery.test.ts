@@ -104,6 +104,9 @@ it('a memory limit holds, and its cgroup goes with the sandbox', async () => {
   });
   await expect(filled).rejects.toMatchObject({ code: 'vmm_exited' });
   await until(() => controller.record(id).state === 'exited', 5000);
+  expect(controller.record(id).exit_reason).toBe('out of memory: limit 32 MiB');
+  const told = controller.events.since(0).find(({ sandbox_id, type }) => sandbox_id === id && type === 'crashed');
+  expect(told?.message).toBe('out of memory: limit 32 MiB');
   expect(existsSync(path)).toBe(false);
   await close(controller);
 });

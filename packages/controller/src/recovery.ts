@@ -3,6 +3,7 @@ import { rm } from 'node:fs/promises';
 import { basename } from 'node:path';
 import { ForkdError } from '@forkd/protocol';
 import { now } from './clock.js';
+import { outOfMemory } from './limits/out-of-memory.js';
 import type { Parts } from './parts.js';
 import { executable, processesUsing, runs, startTime } from './processes.js';
 import { type Keeper, Sandbox } from './sandbox.js';
@@ -32,27 +33,33 @@ export async function recover(parts: Parts, keeper: Keeper): Promise<Sandbox[]> 
   for (const name of readdirSync(data.own))
     if (!kept.has(name)) await rm(`${data.own}/${name}`, { recursive: true, force: true });
 
-  await parts.limits.sweep(kept);
+  const starved = new Set<string>();
+  for (const { id, place, memory_limit_mib } of store.sandboxes({ states: ['running', 'paused'] }))
+    if (memory_limit_mib !== null && !kept.has(place) && (await parts.cgroups.ranOutOfMemory(place))) starved.add(id);
+  await parts.cgroups.sweep(kept);
   const adopted = await Promise.all(whole.map((record) => Sandbox.adopt(parts, record, keeper).catch(() => undefined)));
   const sandboxes = adopted.filter((sandbox) => sandbox !== undefined);
-  settle(parts, new Set(sandboxes.map(({ id }) => id)));
+  settle(parts, new Set(sandboxes.map(({ id }) => id)), starved);
   return sandboxes;
 }
 
 /** What nobody was told of is forgotten; what somebody may wait for is remembered as ended. */
-function settle({ store, events }: Parts, adopted: Set<string>): void {
+function settle({ store, events }: Parts, adopted: Set<string>, starved: Set<string>): void {
   const lost = store
     .sandboxes({ states: ['starting', 'running', 'paused', 'stopping'] })
     .filter(({ id }) => !adopted.has(id));
-  const message = 'the VM ended while forkd was not running';
+  const why = ({ id, memory_limit_mib }: SandboxRecord): string =>
+    starved.has(id) ? outOfMemory(memory_limit_mib!) : 'the VM ended while forkd was not running';
   store.together(() => {
-    for (const { id, state } of lost)
-      if (state === 'starting' || state === 'stopping') store.removeSandbox(id);
-      else store.moveSandbox(id, 'exited', { ended_at: now(), exit_reason: message });
+    for (const record of lost)
+      if (record.state === 'starting' || record.state === 'stopping') store.removeSandbox(record.id);
+      else store.moveSandbox(record.id, 'exited', { ended_at: now(), exit_reason: why(record) });
   });
-  for (const { id, state, owner, snapshot_tag } of lost)
+  for (const record of lost) {
+    const { id, state, owner, snapshot_tag } = record;
     if (state === 'running' || state === 'paused')
-      events.tell('crashed', { owner, sandbox_id: id, snapshot_tag, message });
+      events.tell('crashed', { owner, sandbox_id: id, snapshot_tag, message: why(record) });
+  }
 }
 
 function alive({ pid, start_time }: SandboxRecord): boolean {

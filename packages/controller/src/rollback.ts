@@ -1,4 +1,5 @@
 import { ForkdError, newSandboxId } from '@forkd/protocol';
+import { limitsOf } from './limits/settings.js';
 import type { Parts } from './parts.js';
 import { type Birth, Sandbox } from './sandbox.js';
 import type { Sandboxes } from './sandboxes.js';
@@ -26,8 +27,9 @@ export class Rollback {
       this.snapshots.using(tag, async (snapshot) => {
         checkLine(sandboxes.record(id), tag, await this.snapshots.list());
         await checkUsable(parts.data.snapshots, snapshot, parts.engine);
-        const { owner, env, memory_limit_mib: memoryLimitMib } = sandboxes.record(id);
-        const rank = { index: 0, count: 1, memoryLimitMib, guestBranch: old.guestBranch, cgroups: [] };
+        const record = sandboxes.record(id);
+        const { owner, env } = record;
+        const rank = { index: 0, count: 1, limits: limitsOf(record), guestBranch: old.guestBranch, cgroups: [] };
         const place = newSandboxId();
         await this.sources.using(snapshot, 1, signal, (source) =>
           this.#replace(old, { id, place, owner, snapshot, source, env, ...rank, keeper: sandboxes, signal }),

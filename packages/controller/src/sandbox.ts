@@ -1,12 +1,14 @@
 import { rm } from 'node:fs/promises';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { Vm, VmExit } from '@forkd/engine';
+import type { Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { greet } from './greet.js';
 import { identityOf } from './identity.js';
+import { blameLimit, exitOf, type SandboxExit } from './limits/out-of-memory.js';
+import type { SandboxLimits } from './limits/settings.js';
 import type { Parts } from './parts.js';
 import { readSnapshot, type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { Source } from './source.js';
@@ -39,7 +41,7 @@ export interface Birth {
   owner: string;
   env: Record<string, string>;
   guestBranch: boolean;
-  memoryLimitMib: number | null;
+  limits: SandboxLimits;
   cgroups: string[];
   keeper: Keeper;
   signal: AbortSignal;
@@ -55,7 +57,7 @@ export interface Timeline {
 /** One running VM, child of a snapshot. `guest` is how to use it. */
 export class Sandbox implements AsyncDisposable {
   /** Settles when the VM has ended, for whatever reason, and nothing is left of it. */
-  readonly exited: Promise<VmExit>;
+  readonly exited: Promise<SandboxExit>;
   paused = false;
   /** One that stood still when it was adopted could not be asked. */
   #isHeard = true;
@@ -64,27 +66,28 @@ export class Sandbox implements AsyncDisposable {
 
   /** Restores a child and makes it its own: no sandbox exists before its guest has acknowledged who it is. */
   static async start(parts: Parts, birth: Birth): Promise<Sandbox> {
-    const { id, place, snapshot, source, index, count, signal, memoryLimitMib } = birth;
+    const { id, place, snapshot, source, index, count, signal, limits } = birth;
     const started = performance.now();
     await using scope = new Scope();
     const directory = `${parts.data.own}/${place}`;
     signal.throwIfAborted();
     await placeFor(parts, source, directory, scope);
-    const cgroups = [...birth.cgroups];
-    if (memoryLimitMib !== null) {
-      scope.add(() => parts.limits.remove(place));
-      cgroups.push(await parts.limits.make(place, memoryLimitMib));
-    }
+    const memoryLimit = limits.memory_limit_mib ?? null;
+    scope.add(() => parts.cgroups.remove(place));
+    const cgroups = [...birth.cgroups, ...(await parts.cgroups.make(place, limits))];
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
     const restored = performance.now();
     const { guestBranch } = birth;
     const identity = { ...identityOf(id, snapshot, index, count, birth.env, guestBranch), born: true };
     const acknowledged = greet(vm, (guest) => guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal }));
-    const guest = await whileAlive(vm, 'before it was ready', acknowledged);
+    const guest = await whileAlive(vm, 'before it was ready', acknowledged).catch(async (thrown) => {
+      throw await blameLimit(parts.cgroups, place, memoryLimit, thrown);
+    });
     scope.add(() => guest.close());
     const timeline = { started, restored, ready: performance.now() };
+    const end = exitOf(parts.cgroups, vm, place, memoryLimit);
     const { owner, keeper } = birth;
-    return new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), timeline);
+    return new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), end, timeline);
   }
 
   /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
@@ -92,7 +95,7 @@ export class Sandbox implements AsyncDisposable {
     await using scope = new Scope();
     const directory = `${parts.data.own}/${record.place}`;
     scope.add(() => rm(directory, { recursive: true, force: true }));
-    if (record.memory_limit_mib !== null) scope.add(() => parts.limits.remove(record.place));
+    scope.add(() => parts.cgroups.remove(record.place));
     const process = { pid: record.pid ?? 0, startTime: record.start_time ?? 0 };
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
@@ -102,8 +105,9 @@ export class Sandbox implements AsyncDisposable {
     await (paused ? vm.pause() : vm.resume());
     const guest = await (paused ? vm.channel().then(connectGuest) : heard(vm));
     scope.add(() => guest.close());
+    const end = exitOf(parts.cgroups, vm, record.place, record.memory_limit_mib);
     const [owner, guestBranch] = [record.owner, record.guest_branch === 1];
-    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release());
+    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), end);
     sandbox.paused = paused;
     sandbox.#isHeard = !paused;
     // A promotion may have been cut short when its guest had been told already, and its record had not.
@@ -125,12 +129,13 @@ export class Sandbox implements AsyncDisposable {
     readonly guestBranch: boolean,
     keeper: Keeper,
     scope: Scope,
+    end: Promise<SandboxExit>,
     /** Not known of one that was adopted. */
     readonly timeline?: Timeline,
   ) {
     this.#scope = scope;
     this.#keeper = keeper;
-    this.exited = vm.exited.then(async (exit) => {
+    this.exited = end.then(async (exit) => {
       this.guest.close(
         new ForkdError('vmm_exited', `the VM of sandbox ${this.id} has ended\n${exit.lastWords}`.trimEnd()),
       );

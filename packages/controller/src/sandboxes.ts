@@ -1,10 +1,12 @@
+import { statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import type { VmExit } from '@forkd/engine';
 import { asForkdError, ForkdError } from '@forkd/protocol';
 import { type BranchOptions, branchSandbox } from './branch.js';
 import { checkForks } from './budget.js';
 import { guarded } from './cancel.js';
 import { now } from './clock.js';
+import type { SandboxExit } from './limits/out-of-memory.js';
+import { limitsOf } from './limits/settings.js';
 import { newRecord } from './new-record.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
@@ -77,9 +79,12 @@ export class Sandboxes implements Keeper {
     const { engine, data, store } = this.parts;
     await checkUsable(data.snapshots, snapshot, engine);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
-      const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index));
+      const { size } = statSync(source.upper);
+      const around = { defaults: this.parts.defaults, diskMib: Math.ceil(size / 2 ** 20) };
+      const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index, around));
       options.signal.throwIfAborted();
       if (!options.continues) checkForks(store, snapshot.budget, options.n);
+      this.parts.admission.check(records);
       store.addSandboxes(records);
       return this.#start(records, snapshot, source, options);
     });
@@ -93,8 +98,8 @@ export class Sandboxes implements Keeper {
   ): Promise<SpawnResult[]> {
     const { n: count, width = availableParallelism() + 1, env = {}, cgroups = [], signal } = options;
     const births = await inParallel(count, width, async (index) => {
-      const { id, place, owner, memory_limit_mib: memoryLimitMib, guest_branch } = records[index]!;
-      const rank = { index, count, memoryLimitMib, guestBranch: guest_branch === 1, cgroups };
+      const { id, place, owner, guest_branch } = records[index]!;
+      const rank = { index, count, limits: limitsOf(records[index]!), guestBranch: guest_branch === 1, cgroups };
       const birth = { id, place, owner, snapshot, source, env, ...rank, keeper: this, signal };
       const started = await settled(guarded(signal, () => Sandbox.start(this.parts, birth)));
       // Not waited for here: while the record of one is being written the next one starts.
@@ -201,9 +206,9 @@ export class Sandboxes implements Keeper {
 
   /** Its children have no more than it has itself, and live no longer. */
   #fulfil({ id, owner }: Sandbox, { n, tag }: GuestFork, signal: AbortSignal): Promise<Forked> {
-    const { memory_limit_mib: memoryLimitMib, metadata, expires_at } = this.record(id);
+    const { memory_limit_mib: memoryLimitMib, limits, metadata, expires_at } = this.record(id);
     const ttl = expires_at === null ? undefined : Math.max(1, expires_at - now());
-    return this.fork(id, { n, tag, owner, metadata, memoryLimitMib, ttl, signal });
+    return this.fork(id, { n, tag, owner, metadata, memoryLimitMib, limits, ttl, signal });
   }
 
   /** One that has not ended. */
@@ -347,7 +352,7 @@ export class Sandboxes implements Keeper {
     await live.settled;
   }
 
-  async #ended(sandbox: Sandbox, exit: VmExit): Promise<void> {
+  async #ended(sandbox: Sandbox, exit: SandboxExit): Promise<void> {
     const { store, events } = this.parts;
     // Another VM may take its place, or it another id, until this is written.
     const isCurrent = (): boolean => this.current(sandbox.id) === sandbox;
@@ -384,7 +389,8 @@ async function settled(starting: Promise<Sandbox>): Promise<SpawnResult> {
 const AGAIN = 'Wait until that is done and try again.';
 const SHUT_DOWN = 'the guest shut down';
 
-function reason({ code, signal, lastWords }: VmExit): string {
+function reason({ code, signal, lastWords, why }: SandboxExit): string {
+  if (why !== undefined) return why;
   if (code === 0) return SHUT_DOWN;
   const how = signal !== null ? `by signal ${signal}` : code !== null ? `with code ${code}` : 'unexpectedly';
   return `the VM ended ${how}\n${lastWords.slice(-1000)}`.trimEnd();

@@ -1,4 +1,4 @@
-import type { ForkdError, MaxForks } from '@forkd/protocol';
+import type { ForkdError, Limits, MaxForks } from '@forkd/protocol';
 import type { Sandbox } from './sandbox.js';
 
 export interface SpawnOptions {
@@ -14,6 +14,7 @@ export interface SpawnOptions {
   /** Seconds until they end by themselves. */
   ttl?: number | undefined;
   memoryLimitMib?: number | null | undefined;
+  limits?: Limits;
   cgroups?: string[];
   /** Of all that will be forked from each of them. */
   maxForks?: MaxForks | undefined;

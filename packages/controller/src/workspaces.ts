@@ -1,4 +1,4 @@
-import { ForkdError, newSandboxId } from '@forkd/protocol';
+import { ForkdError, type Limits, newSandboxId } from '@forkd/protocol';
 import { now } from './clock.js';
 import type { Parts } from './parts.js';
 import type { Sandboxes } from './sandboxes.js';
@@ -10,6 +10,7 @@ export interface NewWorkspace {
   snapshotTag: string;
   owner: string;
   memoryLimitMib?: number | null | undefined;
+  limits?: Limits;
   env?: Record<string, string>;
   guestBranch?: boolean | undefined;
 }
@@ -62,6 +63,7 @@ export class Workspaces {
     snapshotTag,
     owner,
     memoryLimitMib = null,
+    limits = {},
     env = {},
     guestBranch,
   }: NewWorkspace): Promise<WorkspaceRecord> {
@@ -77,6 +79,7 @@ export class Workspaces {
         status: 'stale',
         sandbox_id: null,
         memory_limit_mib: memoryLimitMib,
+        limits,
         env,
         created_at: at,
         last_active: at,
@@ -131,14 +134,14 @@ export class Workspaces {
 
   /** `guestBranch` is in the saved state from then on. */
   async #start(name: string, tag: string, guestBranch?: boolean): Promise<WorkspaceRecord> {
-    const { owner, memory_limit_mib: memoryLimitMib, env, state_tag } = this.get(name);
+    const { owner, memory_limit_mib: memoryLimitMib, limits, env, state_tag } = this.get(name);
     const { store } = this.parts;
     const sandbox_id = newSandboxId();
     store.changeWorkspace(name, { sandbox_id });
     const ids = [sandbox_id];
     const more = { metadata: { workspace: name }, continues: tag === state_tag, guestBranch };
     try {
-      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, env, ...more });
+      const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, limits, env, ...more });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');
     } catch (thrown) {
       store.changeWorkspace(name, { sandbox_id: null });

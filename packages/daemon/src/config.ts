@@ -1,6 +1,8 @@
 import { isIP } from 'node:net';
 import { join, resolve } from 'node:path';
-import { ForkdError } from '@forkd/protocol';
+import type { SandboxLimits } from '@forkd/controller';
+import { ForkdError, LimitFields, whole } from '@forkd/protocol';
+import { z } from 'zod';
 import type { FlagName, Flags } from './flags.js';
 
 export interface Config {
@@ -23,6 +25,11 @@ export interface Config {
   retention: { keepLast: number; maxBytes: number };
   /** How often what is not to be kept is removed. */
   gcMs: number;
+  /** Of sandboxes that come without their own. */
+  defaultLimits: SandboxLimits;
+  /** Whether a sandbox may run without a limit that this host cannot apply. */
+  allowUnlimited: boolean;
+  overcommit: number;
   /** Requests a second for each token; 0: no limit. */
   rateLimit: number;
   maxConcurrent: number;
@@ -32,6 +39,8 @@ export interface Config {
   otlpEndpoint: string | undefined;
   logLevel: string;
 }
+
+const DefaultLimits = z.strictObject({ ...LimitFields, memory_limit_mib: whole(16, 1 << 20).optional() });
 
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
@@ -61,6 +70,9 @@ export function readConfig(flags: Flags, recipes: string): Config {
       maxBytes: number(flags, 'branch-disk-mb', 0, 1 << 29) * 2 ** 20,
     },
     gcMs: number(flags, 'gc-secs', 1, 86_400) * 1000,
+    defaultLimits: readLimits(flags('default-limits')!),
+    allowUnlimited: oneOf('allow-unlimited', ['true', 'false'], flags('allow-unlimited')!) === 'true',
+    overcommit: decimal(flags, 'overcommit', 1000),
     rateLimit: number(flags, 'rate-limit', 0, 1_000_000),
     maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
     auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),
@@ -130,6 +142,24 @@ function number(flags: Flags, name: FlagName, least: number, most: number): numb
   if (!/^\d{1,9}$/.test(text) || value < least || value > most)
     throw invalid(`--${name} is not a whole number from ${least} to ${most}`, `Correct --${name} or leave it out.`);
   return value;
+}
+
+function decimal(flags: Flags, name: FlagName, most: number): number {
+  const text = flags(name)!;
+  if (!/^\d{1,4}(\.\d{1,3})?$/.test(text) || Number(text) > most)
+    throw invalid(`--${name} is not a number from 0 to ${most}`, `Correct --${name} or leave it out.`);
+  return Number(text);
+}
+
+/** `NAME=NUMBER,…`, by the names of a spawn. */
+function readLimits(text: string): SandboxLimits {
+  const pairs = text === 'none' ? [] : text.split(',').map((pair) => /^([a-z_]+)=([0-9.]+)$/.exec(pair));
+  const parsed = DefaultLimits.safeParse(Object.fromEntries(pairs.map((pair) => [pair?.[1] ?? '', Number(pair?.[2])])));
+  if (parsed.success) return parsed.data;
+  throw invalid(
+    '--default-limits are not limits of a sandbox',
+    `Give NAME=NUMBER, several joined by commas, or "none". Names: ${Object.keys(DefaultLimits.shape).join(', ')}.`,
+  );
 }
 
 function oneOf(name: FlagName, values: string[], value: string): string {

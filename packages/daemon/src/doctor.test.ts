@@ -13,10 +13,10 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { SqliteStore } from '@forkd/controller';
+import { hierarchies, SqliteStore } from '@forkd/controller';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { hierarchies, tryLimit } from './doctor/cgroups.js';
+import { tryLimit } from './doctor/cgroups.js';
 import { type Check, type Host, pass, runCheck } from './doctor/check.js';
 import { CHECKS } from './doctor/checks.js';
 import { firecrackerVersion } from './doctor/engines.js';
@@ -327,7 +327,7 @@ describe('a check', () => {
 
 /** Bug class 20: limits that are documented, and silently do nothing. */
 it('a cgroup controller that the kernel has but that is not enabled is not called usable', async ({ skip }) => {
-  const v2 = (await hierarchies()).find(({ version }) => version === 2);
+  const v2 = hierarchies().find(({ version }) => version === 2);
   const enabled = v2 && readFileSync(`${v2.path}/cgroup.subtree_control`, 'utf8');
   const sleeping = v2?.controllers.find((name) => name !== '' && !enabled!.includes(name));
   if (!v2 || !sleeping) return skip('every controller of this host is enabled');

@@ -22,6 +22,8 @@ export function replyErrors(app: FastifyInstance): void {
     const error = translate(thrown);
     request.operation.outcome = error.code;
     if (error.code === 'internal') request.operation.broke = thrown;
+    const { retry_after_secs: after } = error.details;
+    if (after !== undefined) reply.header('retry-after', String(after));
     return reply.code(error.status).send(errorBody(error, request.id));
   });
   app.addHook('onRequest', async ({ raw }) => {
@@ -51,7 +53,7 @@ export function errorFields(error: ForkdError): Omit<ErrorBody, 'request_id'> {
   const message = error.code === 'internal' ? 'something broke inside the daemon' : told(error);
   const hint = withoutPaths(error.hint);
   // Of the other codes, details are for the log.
-  const isTold = error.code === 'state_conflict' || error.code === 'budget_exceeded';
+  const isTold = ['state_conflict', 'budget_exceeded', 'quota_exceeded'].includes(error.code);
   return { error: message, code: error.code, hint, ...(isTold && { details: error.details }) };
 }
 

@@ -74,6 +74,24 @@ export const FLAGS = {
     help: 'ports of sandboxes are reached as PORT-ID.NAME; "none": by path only',
     fallback: 'localhost',
   },
+  'default-limits': {
+    takes: 'LIST',
+    env: 'FORKD_DEFAULT_LIMITS',
+    help: 'limits of sandboxes that come without their own, as in "pids_limit=256,cpu_limit=1"; "none"',
+    fallback: 'pids_limit=256',
+  },
+  'allow-unlimited': {
+    takes: 'true|false',
+    env: 'FORKD_ALLOW_UNLIMITED',
+    help: 'run a sandbox also without a limit that this host cannot apply',
+    fallback: 'false',
+  },
+  overcommit: {
+    takes: 'N',
+    env: 'FORKD_OVERCOMMIT',
+    help: 'how many times the memory of this host sandboxes may be promised; 0: no limit',
+    fallback: '16',
+  },
   'rate-limit': {
     takes: 'N',
     env: 'FORKD_RATE_LIMIT',

@@ -43,7 +43,13 @@ async function serve(): Promise<void> {
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
   const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs } = config;
-  const options = { lasting: true, snapshots, state, writers, retention, gcMs };
+  const limits = {
+    defaults: config.defaultLimits,
+    allowUnlimited: config.allowUnlimited,
+    overcommit: config.overcommit,
+    quotaOf: (owner: string) => tokens.quotaOf(owner),
+  };
+  const options = { lasting: true, snapshots, state, writers, retention, gcMs, limits };
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit }, VERSION);

@@ -97,6 +97,9 @@ const NAMING: Record<RouteName, ((names: Names) => Request)[] | undefined> = {
   resume: [() => ({})],
   console: [() => ({})],
   pty: [() => ({})],
+  ports: [() => ({})],
+  proxy: [() => ({})],
+  tunnel: [() => ({})],
   readFile: [() => ({ query: 'path=/etc/hostname' })],
   writeFile: [() => ({ query: 'path=/x' })],
   removeFile: [() => ({ query: 'path=/etc/hostname' })],
@@ -136,7 +139,10 @@ it('what belongs to another does not exist, whatever is asked of it, and stays a
   const absent = { id: newSandboxId(), tag: 'absent', name: 'absent' };
   const answers = async (route: Route, request: (names: Names) => Request, names: Names): Promise<unknown> => {
     const { query, body } = request(names);
-    const path = route.path.replace(/:(\w+)/, (_, key: keyof Names) => names[key]);
+    const path = route.path
+      .replace(':port', '80')
+      .replace('*', '')
+      .replace(/:(\w+)/, (_, key: keyof Names) => names[key]);
     const { status, body: answer } = await say(BOB, route.method, query ? `${path}?${query}` : path, body);
     const message = [names.id, names.tag, names.name].reduce((text, name) => text.replaceAll(name, '…'), answer.error);
     return [status, answer.code, message, answer.details];

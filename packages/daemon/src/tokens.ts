@@ -1,6 +1,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
-import { ForkdError, Tag } from '@forkd/protocol';
+import type { Quota } from '@forkd/controller';
+import { ForkdError, Tag, whole } from '@forkd/protocol';
 import { parse, TomlError } from 'smol-toml';
 import { z } from 'zod';
 import { type Caller, LOCAL } from './caller.js';
@@ -18,6 +19,12 @@ const Entry = z
       .string()
       .regex(/^[0-9a-fA-F]{64}$/, 'not 64 hexadecimal digits')
       .optional(),
+    // What may exist of its name at one time, and how fast it may come.
+    max_sandboxes: whole(0, 1_000_000).optional(),
+    max_memory_mib: whole(0, 1 << 30).optional(),
+    max_cpus: z.number().min(0).max(1_000_000).optional(),
+    max_disk_mib: whole(0, 1 << 30).optional(),
+    spawns_per_minute: whole(1, 1_000_000).optional(),
   })
   .refine(
     ({ token, token_sha256 }) => (token === undefined) !== (token_sha256 === undefined),
@@ -27,6 +34,7 @@ const TokensFile = z.strictObject({ token: z.array(Entry).min(1).max(1000) });
 
 interface Known {
   caller: Caller;
+  quota?: Quota;
   digest: Buffer;
 }
 
@@ -51,6 +59,11 @@ export class Tokens {
     let found: Caller | undefined;
     for (const known of this.#known) if (timingSafeEqual(known.digest, digest)) found = known.caller;
     return found;
+  }
+
+  /** Of what belongs to a name. */
+  quotaOf(owner: string): Quota | undefined {
+    return this.#known.find(({ caller }) => caller.name === owner)?.quota;
   }
 
   /** Throws, and keeps what it had, when a file is not good. */
@@ -95,8 +108,9 @@ function readTokensFile(file: string): Known[] {
     const [issue] = result.error.issues;
     throw invalid(`the tokens file ${file}: ${issue?.path.join('.')}: ${issue?.message}`, EXAMPLE);
   }
-  return result.data.token.map(({ name, role, token, token_sha256 }) => ({
+  return result.data.token.map(({ name, role, token, token_sha256, ...quota }) => ({
     caller: { name, role },
+    quota,
     digest: token === undefined ? Buffer.from(token_sha256!, 'hex') : sha256(checkToken(`the token of ${name}`, token)),
   }));
 }

@@ -61,6 +61,16 @@ export const ERRORS = {
     retry: 'fix-request',
     hint: 'End sandboxes or remove branches of this line, or spawn its first sandbox with a larger max_forks.',
   },
+  quota_exceeded: {
+    status: 403,
+    retry: 'fix-request',
+    hint: 'End sandboxes of this owner, or have its quota raised in the tokens file of the daemon.',
+  },
+  host_full: {
+    status: 507,
+    retry: 'retry',
+    hint: 'End sandboxes, spawn fewer or smaller ones, or start the daemon with a larger --overcommit.',
+  },
   too_large: { status: 413, retry: 'fix-request', hint: 'Send or ask for less at once, or use streaming.' },
   warmup_failed: {
     status: 422,

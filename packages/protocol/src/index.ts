@@ -4,6 +4,7 @@ export * from './rest/diff.js';
 export * from './rest/events.js';
 export * from './rest/fields.js';
 export * from './rest/files.js';
+export * from './rest/limits.js';
 export { openapi } from './rest/openapi.js';
 export * from './rest/ports.js';
 export { ROLES, ROUTES, type Role, type Route, type RouteName, roleOf } from './rest/routes.js';

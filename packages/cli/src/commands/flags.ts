@@ -1,5 +1,5 @@
 import { option, options, toggle } from '../command.js';
-import { count, pair, sandboxId, tag, text } from '../values.js';
+import { count, decimal, pair, sandboxId, tag, text } from '../values.js';
 
 /** Flags that several verbs share; their names are forkd's. */
 export const TAG = { tag: option('TAG', tag, 'Snapshot', { isRequired: true, complete: 'tags' }) } as const;
@@ -13,6 +13,13 @@ export const CHILD = {
 export const SPAWN = {
   'per-child-netns': toggle('A network namespace for each sandbox (always so)'),
   'memory-limit-mib': option('MIB', count(16, 1 << 20), 'Memory each sandbox may use on the host'),
+  'cpu-limit': option('CORES', decimal(0.01, 1024), 'CPU time each sandbox may use, such as 0.5'),
+  'cpu-weight': option('N', count(1, 10_000), 'Its weight against other sandboxes, of which most have 100'),
+  'pids-limit': option('N', count(16, 1_000_000), 'Processes and threads each may have on the host'),
+  'read-bps-limit': option('BYTES', count(4096, 999_999_999), 'Bytes a second each may read from the disk'),
+  'write-bps-limit': option('BYTES', count(4096, 999_999_999), 'Bytes a second each may write to it'),
+  'read-iops-limit': option('N', count(1, 999_999_999), 'Operations a second, reading'),
+  'write-iops-limit': option('N', count(1, 999_999_999), 'Operations a second, writing'),
   'live-fork': toggle('Fork from a live parent'),
   hugepages: toggle('Use huge pages (needs --live-fork)'),
   prewarm: toggle('Touch the memory of each sandbox before it is handed out'),

@@ -70,4 +70,9 @@ export const MIGRATIONS: readonly string[] = [
   alter table snapshots add column pinned integer;
   `,
   'alter table sandboxes add column guest_branch integer not null default 0;',
+  `
+  alter table sandboxes add column limits text not null default '{}';
+  alter table sandboxes add column disk_mib integer not null default 0;
+  alter table workspaces add column limits text not null default '{}';
+  `,
 ];

@@ -1,4 +1,4 @@
-import { SandboxId, SandboxState, SnapshotStatus, Tag, WorkspaceStatus } from '@forkd/protocol';
+import { Limits, SandboxId, SandboxState, SnapshotStatus, Tag, WorkspaceStatus } from '@forkd/protocol';
 import { z } from 'zod';
 
 const Json = z.string().transform((text) => JSON.parse(text) as unknown);
@@ -43,11 +43,14 @@ export const SandboxRecord = z.object({
   /** The tag of the most recent one. */
   last_branch: Tag.nullable(),
   memory_limit_mib: z.number().int().nullable(),
+  limits: Json.pipe(Limits),
   budget: Json.pipe(Budget).nullable(),
   /** 1: its processes may ask for branches. */
   guest_branch: z.number().int(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
+  /** What its writable disk may take. */
+  disk_mib: z.number().int(),
 });
 export type SandboxRecord = z.infer<typeof SandboxRecord>;
 
@@ -63,6 +66,7 @@ export const WorkspaceRecord = z.object({
   /** Unless it is running, a sandbox that is about to be its own, or not any more: after a crash it is ended. */
   sandbox_id: SandboxId.nullable(),
   memory_limit_mib: z.number().int().nullable(),
+  limits: Json.pipe(Limits),
   env: Json.pipe(z.record(z.string(), z.string())),
   created_at: z.number().int(),
   last_active: z.number().int(),

@@ -36,8 +36,10 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     branch_count: 0,
     last_branch: null,
     memory_limit_mib: null,
+    limits: {},
     vcpus: 1,
     memory_mib: 256,
+    disk_mib: 64,
     ...changes,
   };
 }

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { MIGRATIONS } from './migrations.js';
 import { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
-import type { SandboxFilter, Store, VmFields } from './store.js';
+import type { SandboxFilter, Store, Usage, VmFields } from './store.js';
 
 /** A listing never returns more than this at once. */
 const MAX_ROWS = 10_000;
@@ -15,6 +15,7 @@ const LOG_PAGES = 256;
 const RESERVE_BYTES = 2 << 20;
 
 const Sum = z.object({ sum: z.number() });
+const UsageRow = z.object({ count: z.number(), memory_mib: z.number(), cpus: z.number(), disk_mib: z.number() });
 
 /** The store in one SQLite file; `:memory:` for programs that keep nothing. */
 export class SqliteStore implements Store {
@@ -76,6 +77,15 @@ export class SqliteStore implements Store {
     const filter = where.length > 0 ? `where ${where.join(' and ')}` : '';
     const rows = `select * from sandboxes ${filter} order by created_at desc, id desc limit ?`;
     return this.#rows(SandboxRecord, rows, [...values, limit ?? MAX_ROWS]);
+  }
+
+  usage(owner?: string): Usage {
+    const sql = `select count(*) as count,
+      coalesce(sum(coalesce(memory_limit_mib, memory_mib)), 0) as memory_mib,
+      coalesce(sum(coalesce(json_extract(limits, '$.cpu_limit'), vcpus)), 0) as cpus,
+      coalesce(sum(disk_mib), 0) as disk_mib
+      from sandboxes where state != 'exited'${owner === undefined ? '' : ' and owner = ?'}`;
+    return this.#rows(UsageRow, sql, owner === undefined ? [] : [owner])[0]!;
   }
 
   lineForks(line: string): number {

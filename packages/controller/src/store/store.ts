@@ -15,6 +15,14 @@ export interface SandboxFilter {
 /** What names the VM of a sandbox. */
 export type VmFields = Pick<SandboxRecord, 'place' | 'pid' | 'start_time' | 'snapshot_tag'>;
 
+/** What sandboxes may take together. */
+export interface Usage {
+  count: number;
+  memory_mib: number;
+  cpus: number;
+  disk_mib: number;
+}
+
 /** What must survive the program. Each call is durable when it returns. */
 export interface Store {
   addSandboxes(records: SandboxRecord[]): void;
@@ -29,6 +37,8 @@ export interface Store {
   sandbox(id: string): SandboxRecord | undefined;
   /** Newest first. */
   sandboxes(filter?: SandboxFilter): SandboxRecord[];
+  /** Of all that have not ended, or of those of one owner. */
+  usage(owner?: string): Usage;
   /** How many sandboxes of a line there are beside the first. */
   lineForks(line: string): number;
   /** What the branches of a line take, also those being written. */

@@ -1,13 +1,7 @@
 import { randomBytes } from 'node:crypto';
-import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises';
+import { mkdir, rmdir, writeFile } from 'node:fs/promises';
+import { type Hierarchy, hierarchies } from '@forkd/controller';
 import { type Check, type Outcome, pass, warn } from './check.js';
-
-export interface Hierarchy {
-  version: 1 | 2;
-  path: string;
-  /** What it can limit, if that is enabled. */
-  controllers: string[];
-}
 
 /** For each thing worth limiting, by version: the file that limits it, and a value that does no harm. */
 const LIMITS: Record<string, Record<1 | 2, [file: string, value: string]>> = {
@@ -24,7 +18,7 @@ export const cgroupChecks: Check[] = [
 ];
 
 async function version(): Promise<Outcome> {
-  const found = await hierarchies();
+  const found = hierarchies();
   const versions = [...new Set(found.map((hierarchy) => hierarchy.version))].sort();
   if (versions.length === 0) return warn('no cgroup hierarchy is mounted: memory limits are not in effect', MOUNT);
   return pass(versions.length === 2 ? 'v1 and v2 (hybrid)' : `v${versions[0]}`);
@@ -32,7 +26,7 @@ async function version(): Promise<Outcome> {
 
 /** A controller that the kernel has may still not be enabled, and its limits then do nothing: so a limit is really set. */
 async function controllers(): Promise<Outcome> {
-  const found = await hierarchies();
+  const found = hierarchies();
   const usable: string[] = [];
   const problems: Problem[] = [];
   for (const [controller, files] of Object.entries(LIMITS)) {
@@ -82,17 +76,4 @@ export async function tryLimit(
     const reason = `${controller}: a group in ${path} cannot be made or limited (${code})`;
     return { reason, hint: `Run as root, with ${path} writable (in a container: --privileged --cgroupns=host).` };
   }
-}
-
-export async function hierarchies(): Promise<Hierarchy[]> {
-  const found: Hierarchy[] = [];
-  for (const line of (await readFile('/proc/self/mounts', 'utf8')).split('\n')) {
-    const [, path = '', type, options = ''] = line.split(' ');
-    if (type === 'cgroup') found.push({ version: 1, path, controllers: options.split(',') });
-    if (type === 'cgroup2') {
-      const names = await readFile(`${path}/cgroup.controllers`, 'utf8').catch(() => '');
-      found.push({ version: 2, path, controllers: names.trim().split(/\s+/) });
-    }
-  }
-  return found;
 }

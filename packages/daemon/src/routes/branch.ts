@@ -1,5 +1,5 @@
 import type { BranchMode, Controller } from '@forkd/controller';
-import { type BranchRequest, ForkdError, ROUTES } from '@forkd/protocol';
+import { type BranchRequest, ForkdError, Limits, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { keyOf } from '../idempotency.js';
 import { audited } from '../operation.js';
@@ -30,7 +30,7 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
     return reply.code(201).send(snapshotInfo(controller, await controller.viewSnapshot(record.tag)));
   });
   serveRoute(app, ROUTES.fork, async ({ params, body, request, reply, signal }) => {
-    const { owner } = visibleSandbox(controller, request.caller, params.id);
+    const { owner, limits, memory_limit_mib } = visibleSandbox(controller, request.caller, params.id);
     const requestKey = keyOf(request);
     const { tag, results } = await controller.fork(params.id, {
       tag: body.tag,
@@ -39,7 +39,8 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
       env: body.env,
       metadata: body.metadata,
       ttl: body.ttl_secs,
-      memoryLimitMib: body.memory_limit_mib,
+      memoryLimitMib: body.memory_limit_mib ?? memory_limit_mib,
+      limits: { ...limits, ...Limits.parse(body) },
       guestBranch: body.guest_branch,
       requestKey,
       ...(requestKey === undefined && { signal }),

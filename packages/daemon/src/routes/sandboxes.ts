@@ -1,5 +1,5 @@
 import type { Controller, Sandbox, SpawnResult } from '@forkd/controller';
-import { ForkdError, ROUTES } from '@forkd/protocol';
+import { ForkdError, Limits, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { errorFields } from '../error-replies.js';
 import { keyOf } from '../idempotency.js';
@@ -45,6 +45,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       metadata: body.metadata,
       ttl: body.ttl_secs,
       memoryLimitMib: body.memory_limit_mib,
+      limits: Limits.parse(body),
       maxForks: body.max_forks,
       guestBranch: body.guest_branch,
       requestKey,

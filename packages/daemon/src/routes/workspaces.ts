@@ -1,5 +1,5 @@
 import type { Controller, WorkspaceRecord } from '@forkd/controller';
-import { ForkdError, ROUTES, type WorkspaceInfo } from '@forkd/protocol';
+import { ForkdError, Limits, ROUTES, type WorkspaceInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import type { Caller } from '../caller.js';
 import { audited } from '../operation.js';
@@ -18,8 +18,8 @@ export function workspaceRoutes(app: FastifyInstance, controller: Controller): v
     const { name, snapshot_tag, memory_limit_mib, env, guest_branch } = body;
     await visibleSnapshot(controller, request.caller, snapshot_tag);
     const owner = request.caller.name;
-    const limits = { memoryLimitMib: memory_limit_mib, env, guestBranch: guest_branch };
-    const record = await workspaces.create({ name, snapshotTag: snapshot_tag, owner, ...limits });
+    const given = { memoryLimitMib: memory_limit_mib, limits: Limits.parse(body), env, guestBranch: guest_branch };
+    const record = await workspaces.create({ name, snapshotTag: snapshot_tag, owner, ...given });
     audited(request, { snapshot: snapshot_tag, sandbox: record.sandbox_id ?? [] });
     return reply.code(201).send(info(record));
   });

@@ -244,7 +244,7 @@ export const ROUTES = {
     method: 'GET',
     path: '/v1/sandboxes/:id/proxy/:port/*',
     summary:
-      'Whatever the program at a port of a sandbox answers, HTTP or WebSocket, to any method; also as http://PORT-ID.DOMAIN/',
+      'Whatever the program at a port of a sandbox answers, HTTP or WebSocket, to any method; also by the name PORT-ID.DOMAIN',
     role: 'user',
     passes: true,
     params: PortParams,

@@ -1,6 +1,7 @@
 import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 import { Environment, ErrorBody, Metadata, Page, text, UnixSeconds, whole } from './fields.js';
+import { LimitFields } from './limits.js';
 
 export const SandboxState = z.enum(['starting', 'running', 'paused', 'stopping', 'exited']);
 export type SandboxState = z.infer<typeof SandboxState>;
@@ -31,6 +32,7 @@ export const SpawnRequest = z.strictObject({
   live_fork: z.boolean().default(false),
   hugepages: z.boolean().default(false),
   memory_limit_mib: whole(16, 1 << 20).nullish(),
+  ...LimitFields,
   ttl_secs: whole(1, 31_536_000).optional(),
   metadata: Metadata.default({}),
   env: Environment.default({}),
@@ -47,6 +49,7 @@ export const SandboxInfo = z.object({
   created_at_unix: UnixSeconds,
   pid: z.number().int().nullable(),
   memory_limit_mib: z.number().int().nullable(),
+  ...LimitFields,
   has_branched: z.boolean(),
   last_branch_memory_path: z.string().nullable(),
   branch_count: z.number().int(),
@@ -56,6 +59,8 @@ export const SandboxInfo = z.object({
   expires_at_unix: UnixSeconds.nullable(),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
+  /** What its writable disk may take. */
+  disk_mib: z.number().int().optional(),
   /** Of the line it belongs to. */
   max_forks: MaxForks.optional(),
   guest_branch: z.boolean().optional(),
@@ -205,7 +210,9 @@ export const ForkRequest = z.strictObject({
   n: whole(1, 1000).default(1),
   /** Of the snapshot in between. */
   tag: Tag.optional(),
+  /** Limits that are not given are those of the sandbox that is forked. */
   memory_limit_mib: whole(16, 1 << 20).nullish(),
+  ...LimitFields,
   ttl_secs: whole(1, 31_536_000).optional(),
   metadata: Metadata.default({}),
   env: Environment.default({}),

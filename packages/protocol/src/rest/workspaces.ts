@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 import { Environment, UnixSeconds, whole } from './fields.js';
 import { GuestBranch } from './sandboxes.js';
+import { LimitFields } from './limits.js';
 
 export const WorkspaceStatus = z.enum(['running', 'suspended', 'stale']);
 export type WorkspaceStatus = z.infer<typeof WorkspaceStatus>;
@@ -25,6 +26,7 @@ export const CreateWorkspace = z.strictObject({
   snapshot_tag: Tag,
   per_child_netns: z.boolean().default(false),
   memory_limit_mib: whole(16, 1 << 20).nullish(),
+  ...LimitFields,
   env: Environment.default({}),
   guest_branch: GuestBranch,
 });

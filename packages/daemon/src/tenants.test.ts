@@ -1,0 +1,116 @@
+import { readFileSync, writeFileSync } from 'node:fs';
+import { type Hierarchy, hierarchies } from '@forkd/controller';
+import { afterAll, beforeAll, expect, it } from 'vitest';
+import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
+
+const ADMIN = 'admin-0123456789abcdef';
+const SMALL = 'small-0123456789abcdef';
+const SLOW = 'slow-0123456789abcdef';
+let daemon: TestDaemon;
+const root = temporaryData();
+
+const say = (method: string, url: string, body?: unknown, token = ADMIN): Promise<Answer> =>
+  daemon.call(url, { method, token, ...(body !== undefined && { body: JSON.stringify(body) }) });
+const spawn = (more = {}, token = ADMIN): Promise<Answer> =>
+  say('POST', '/v1/sandboxes', { snapshot_tag: 'plain', ...more }, token);
+const kill = async (...answers: Answer[]): Promise<void> => {
+  for (const { body } of answers) for (const { id } of body) await say('DELETE', `/v1/sandboxes/${id}`);
+};
+
+/** What a file says in a cgroup of a process. */
+function inCgroup(pid: number, controller: string, file: string): string {
+  const has = ({ controllers }: Hierarchy): boolean => controllers.includes(controller);
+  const { version, path } = hierarchies().find(has)!;
+  const own = readFileSync(`/proc/${pid}/cgroup`, 'utf8').split('\n');
+  const line = own.find((one) =>
+    version === 2 ? one.startsWith('0::') : one.split(':')[1]!.split(',').includes(controller),
+  )!;
+  return readFileSync(`${path}${line.split(':')[2]}/${file}`, 'utf8').trim();
+}
+
+beforeAll(async () => {
+  const entry = (name: string, role: string, token: string, quota = ''): string =>
+    `[[token]]\nname = "${name}"\nrole = "${role}"\ntoken = "${token}"\n${quota}\n`;
+  const tokens = [
+    entry('root', 'admin', ADMIN),
+    entry('small', 'admin', SMALL, 'max_sandboxes = 2\nmax_memory_mib = 300\nmax_cpus = 1.5\nmax_disk_mib = 100'),
+    entry('slow', 'admin', SLOW, 'spawns_per_minute = 2'),
+  ];
+  writeFileSync(`${root}/tokens.toml`, tokens.join(''), { mode: 0o600 });
+  daemon = await TestDaemon.start(
+    ['--recipes', plainRecipes(root), '--tokens-file', `${root}/tokens.toml`, '--overcommit', '4'],
+    root,
+  );
+  expect((await say('POST', '/v1/snapshots', { tag: 'plain', recipe: 'plain' })).status).toBe(201);
+});
+afterAll(async () => {
+  for (const { id } of (await say('GET', '/v1/sandboxes')).body) await say('DELETE', `/v1/sandboxes/${id}`);
+  await daemon[Symbol.asyncDispose]();
+});
+
+it('every sandbox has a limit of processes, and forks keep the limits of their source', async () => {
+  const born = await spawn({ cpu_limit: 0.5, write_bps_limit: 1 << 20 });
+  const [{ id, pid, ...info }] = born.body;
+  expect(info).toMatchObject({ pids_limit: 256, cpu_limit: 0.5, write_bps_limit: 1 << 20, disk_mib: 64 });
+  expect(inCgroup(pid, 'pids', 'pids.max')).toBe('256');
+  const forked = await say('POST', `/v1/sandboxes/${id}/fork`, { pids_limit: 64 });
+  const [{ sandbox }] = forked.body.results;
+  expect(sandbox).toMatchObject({ pids_limit: 64, cpu_limit: 0.5 });
+  expect(inCgroup(sandbox.pid, 'pids', 'pids.max')).toBe('64');
+  await kill(born, { ...forked, body: [sandbox] });
+});
+
+it('who burns CPU is held to its quota', async () => {
+  const born = await spawn({ n: 3, cpu_limit: 0.2 });
+  expect(born.status, born.text).toBe(201);
+  const [{ id, pid }] = born.body;
+  await say('POST', `/v1/sandboxes/${id}/exec`, {
+    args: ['sh', '-c', 'nohup sh -c "while :; do :; done" >/dev/null 2>&1 &'],
+  });
+  const used = (): number => {
+    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]!.split(' ');
+    return (Number(stat[11]) + Number(stat[12])) / 100;
+  };
+  const [before, since] = [used(), performance.now()];
+  await new Promise((done) => setTimeout(done, 3_000));
+  const share = (used() - before) / ((performance.now() - since) / 1000);
+  expect(share).toBeGreaterThan(0.02);
+  expect(share).toBeLessThan(0.4);
+  await kill(born);
+});
+
+it.each([
+  ['max_sandboxes', { n: 3 }],
+  ['max_memory_mib', { memory_limit_mib: 301 }],
+  ['max_cpus', { cpu_limit: 1.6 }],
+  ['max_disk_mib', { n: 2, cpu_limit: 0.1 }],
+])('a token may not have more than its %s', async (quota, wanted) => {
+  const { status, body } = await spawn(wanted, SMALL);
+  expect([status, body.code, body.details?.quota]).toEqual([403, 'quota_exceeded', quota]);
+});
+
+it('what has ended counts no longer', async () => {
+  const born = await spawn({}, SMALL);
+  expect([born.status, (await spawn({}, SMALL)).status]).toEqual([201, 403]);
+  await kill(born);
+  const again = await spawn({}, SMALL);
+  expect(again.status).toBe(201);
+  await kill(again);
+});
+
+it('a token may not start them faster than its rate', async () => {
+  expect((await spawn({ n: 3 }, SLOW)).body).toMatchObject({ code: 'quota_exceeded' });
+  const born = await spawn({ n: 2 }, SLOW);
+  expect(born.status).toBe(201);
+  const { status, headers, body } = await spawn({}, SLOW);
+  expect([status, body.code]).toEqual([429, 'rate_limited']);
+  expect(Number(headers['retry-after'])).toBeGreaterThan(10);
+  await kill(born);
+});
+
+it('what does not fit on the host is refused before it is begun', async () => {
+  const { status, body } = await spawn({ n: 1000, memory_limit_mib: 1 << 20 });
+  expect([status, body.code]).toEqual([507, 'host_full']);
+  expect(body.hint).toContain('--overcommit');
+  expect((await say('GET', '/v1/sandboxes')).body).toEqual([]);
+});
