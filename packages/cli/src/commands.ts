@@ -28,6 +28,7 @@ import { rmi } from './commands/rmi.js';
 import { rollback } from './commands/rollback.js';
 import { run } from './commands/run.js';
 import { serve } from './commands/serve.js';
+import { share } from './commands/share.js';
 import { shell } from './commands/shell.js';
 import { snapshot } from './commands/snapshot.js';
 import { snapshotCompact } from './commands/snapshot-compact.js';
@@ -43,7 +44,21 @@ import { workspaces } from './commands/workspace.js';
 /** Every verb, in the order help shows them. */
 export const COMMANDS: readonly Command[] = [
   ...[quickstart, doctor, run, shell],
-  ...[snapshot, wait, images, snapshotInfo, rmi, recipes, lineage, diff, snapshotDiff, snapshotCompact, retain, gc],
+  ...[
+    snapshot,
+    wait,
+    images,
+    snapshotInfo,
+    rmi,
+    recipes,
+    lineage,
+    diff,
+    snapshotDiff,
+    snapshotCompact,
+    retain,
+    share,
+    gc,
+  ],
   ...[
     spawn,
     fork,

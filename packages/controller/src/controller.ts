@@ -19,7 +19,7 @@ import { Rollback } from './rollback.js';
 import type { Sandbox } from './sandbox.js';
 import { type Branching, MAX_CHILDREN, Sandboxes } from './sandboxes.js';
 import type { SnapshotMeta } from './snapshot.js';
-import { type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
+import { type SnapshotChanges, type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';
 import { Sources } from './sources.js';
 import type { Forked, Forking, SpawnOptions, SpawnResult } from './spawn-options.js';
@@ -161,7 +161,7 @@ export class Controller implements AsyncDisposable {
     await this.#snapshots.remove(tag, (of) => this.#sandboxes.usersOf(of), how);
   }
 
-  changeSnapshot(tag: string, changes: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
+  changeSnapshot(tag: string, changes: SnapshotChanges): Promise<SnapshotView> {
     return this.#snapshots.change(tag, changes);
   }
 

@@ -35,6 +35,14 @@ export interface NewSnapshot {
   write(signal: AbortSignal, report: Report): Promise<SnapshotMeta>;
 }
 
+export interface SnapshotChanges {
+  /** Seconds from now; `null`: it is kept. */
+  ttl?: number | null;
+  pinned?: boolean;
+  /** Names of owners; `*`: all. */
+  sharedWith?: string[];
+}
+
 /** Its tag is taken; `done` settles when it is ready or has failed. */
 export interface SnapshotInMaking {
   record: SnapshotRecord;
@@ -125,12 +133,12 @@ export class Snapshots {
     return { record, done };
   }
 
-  /** `ttl`: seconds from now; `null`: it is kept. */
-  async change(tag: string, { ttl, pinned }: { ttl?: number | null; pinned?: boolean }): Promise<SnapshotView> {
+  async change(tag: string, { ttl, pinned, sharedWith }: SnapshotChanges): Promise<SnapshotView> {
     await this.get(tag);
     this.parts.store.changeSnapshot(tag, {
       ...(ttl !== undefined && { expires_at: ttl === null ? null : now() + ttl }),
       ...(pinned !== undefined && { pinned: pinned ? 1 : 0 }),
+      ...(sharedWith !== undefined && { shared_with: sharedWith }),
     });
     return this.get(tag);
   }

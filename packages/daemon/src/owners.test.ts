@@ -86,6 +86,7 @@ const NAMING: Record<RouteName, ((names: Names) => Request)[] | undefined> = {
   spawn: [({ tag }) => ({ body: { snapshot_tag: tag } })],
   createWorkspace: [({ tag }) => ({ body: { name: 'new', snapshot_tag: tag } })],
   getSnapshot: [() => ({})],
+  shareSnapshot: [() => ({ body: { with: 'all' } })],
   changeSnapshot: [() => ({ body: { pinned: true } })],
   deleteSnapshot: [() => ({}), () => ({ query: 'cascade=true' }), () => ({ query: 'force=true' })],
   snapshotInfo: [() => ({})],

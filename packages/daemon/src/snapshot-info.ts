@@ -1,8 +1,14 @@
 import type { Controller, SnapshotView } from '@forkd/controller';
-import type { SnapshotInfo } from '@forkd/protocol';
+import type { SharedWith, SnapshotInfo } from '@forkd/protocol';
+import type { Caller } from './caller.js';
 
 /** A snapshot as the API shows it. */
-export function snapshotInfo({ data }: Controller, { meta, problem, ...record }: SnapshotView): SnapshotInfo {
+export function snapshotInfo(
+  { data }: Controller,
+  { meta, problem, ...record }: SnapshotView,
+  caller?: Caller,
+): SnapshotInfo {
+  const isTold = caller?.role === 'admin' || caller?.name === record.owner;
   const branch = meta?.branch;
   const origin = branch?.sandbox ?? (meta?.compacted ? `compact:${meta.compacted}` : undefined);
   return {
@@ -22,6 +28,7 @@ export function snapshotInfo({ data }: Controller, { meta, problem, ...record }:
     owner: record.owner,
     ...(record.expires_at != null && { expires_at_unix: record.expires_at }),
     ...(record.pinned && { pinned: true }),
+    ...(isTold && record.shared_with?.length && { shared_with: sharedWith(record.shared_with) }),
     ...(record.recipe !== null && { recipe: record.recipe }),
     ...(problem !== undefined && { warning: `snapshot is not bootable: ${problem}` }),
     ...(record.warning !== null && { warning: record.warning }),
@@ -36,4 +43,8 @@ export function snapshotInfo({ data }: Controller, { meta, problem, ...record }:
 
 function tenths(ms: number): number {
   return Math.round(ms * 10) / 10;
+}
+
+function sharedWith(names: string[]): SharedWith {
+  return names.includes('*') ? 'all' : names;
 }

@@ -1,11 +1,12 @@
 import { readFileSync, writeFileSync } from 'node:fs';
 import { type Hierarchy, hierarchies } from '@forkd/controller';
-import { afterAll, beforeAll, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
 
 const ADMIN = 'admin-0123456789abcdef';
 const SMALL = 'small-0123456789abcdef';
 const SLOW = 'slow-0123456789abcdef';
+const [ANN, BOB, EVE] = ['ann-0123456789abcdef', 'bob-0123456789abcdef', 'eve-0123456789abcdef'] as const;
 let daemon: TestDaemon;
 const root = temporaryData();
 
@@ -35,6 +36,9 @@ beforeAll(async () => {
     entry('root', 'admin', ADMIN),
     entry('small', 'admin', SMALL, 'max_sandboxes = 2\nmax_memory_mib = 300\nmax_cpus = 1.5\nmax_disk_mib = 100'),
     entry('slow', 'admin', SLOW, 'spawns_per_minute = 2'),
+    entry('ann', 'user', ANN),
+    entry('bob', 'user', BOB),
+    entry('eve', 'user', EVE),
   ];
   writeFileSync(`${root}/tokens.toml`, tokens.join(''), { mode: 0o600 });
   daemon = await TestDaemon.start(
@@ -113,4 +117,68 @@ it('what does not fit on the host is refused before it is begun', async () => {
   expect([status, body.code]).toEqual([507, 'host_full']);
   expect(body.hint).toContain('--overcommit');
   expect((await say('GET', '/v1/sandboxes')).body).toEqual([]);
+});
+
+describe('a snapshot that is shared', () => {
+  const share = (whom: unknown, token: string = ANN): Promise<Answer> =>
+    say('PUT', '/v1/snapshots/annes/share', { with: whom }, token);
+  const seen = async (token: string): Promise<number> =>
+    (await say('GET', '/v1/snapshots/annes', undefined, token)).status;
+  let child: Answer;
+
+  beforeAll(async () => {
+    const made = await say('POST', '/v1/snapshots', { tag: 'annes', recipe: 'plain' }, ANN);
+    expect(made.status, made.text).toBe(201);
+  });
+
+  it('does not exist for others until then', async () => {
+    expect([await seen(ANN), await seen(BOB), await seen(EVE)]).toEqual([200, 404, 404]);
+    expect((await share(['bob'], BOB)).status).toBe(404);
+    expect((await say('POST', '/v1/sandboxes', { snapshot_tag: 'annes' }, BOB)).status).toBe(404);
+    for (const bad of ['bob', ['../x'], [1], null, { a: 1 }]) expect((await share(bad)).status).toBe(400);
+  });
+
+  it('can be read and spawned from by those who are named, and by nobody else', async () => {
+    expect((await share(['bob', 'bob'])).body.shared_with).toEqual(['bob']);
+    expect([await seen(BOB), await seen(EVE)]).toEqual([200, 404]);
+    const listed = async (token: string): Promise<object> =>
+      (await say('GET', '/v1/snapshots', undefined, token)).body.map(
+        (info: { tag: string; shared_with?: string[] }) => [info.tag, info.shared_with],
+      );
+    expect(await listed(ANN)).toEqual([['annes', ['bob']]]);
+    expect(await listed(BOB)).toEqual([['annes', undefined]]);
+    expect(await listed(EVE)).toEqual([]);
+    child = await say('POST', '/v1/sandboxes', { snapshot_tag: 'annes' }, BOB);
+    expect([child.status, child.body[0].owner]).toEqual([201, 'bob']);
+    // What comes of it is not the owner's.
+    expect((await say('GET', `/v1/sandboxes/${child.body[0].id}`, undefined, ANN)).status).toBe(404);
+    expect((await say('GET', '/v1/snapshots/annes/info', undefined, ANN)).body.sandboxes).toEqual([]);
+    expect((await say('GET', '/v1/snapshots/annes/info', undefined, BOB)).body.sandboxes).toHaveLength(1);
+  });
+
+  it('cannot be changed, copied, shared or removed by them', async () => {
+    for (const [method, url, body] of [
+      ['DELETE', '/v1/snapshots/annes', undefined],
+      ['PATCH', '/v1/snapshots/annes', { pinned: true }],
+      ['PUT', '/v1/snapshots/annes/share', { with: 'all' }],
+      ['POST', '/v1/snapshots/annes/compact', { to: 'mine' }],
+    ] as const)
+      expect((await say(method, url, body, BOB)).body).toMatchObject({ code: 'forbidden' });
+  });
+
+  it('takes nothing of others along when it goes', async () => {
+    const { id } = child.body[0];
+    expect((await say('POST', `/v1/sandboxes/${id}/branch`, { tag: 'bobs' }, BOB)).status).toBe(201);
+    expect((await say('DELETE', '/v1/snapshots/annes', undefined, ANN)).status).toBe(409);
+    await kill(child);
+    expect((await say('DELETE', '/v1/snapshots/annes?cascade=true', undefined, ANN)).body.code).toBe('state_conflict');
+    expect((await share([])).body.shared_with).toBeUndefined();
+    expect(await seen(BOB)).toBe(404);
+    expect((await share('all')).body.shared_with).toBe('all');
+    expect([await seen(BOB), await seen(EVE)]).toEqual([200, 200]);
+    expect((await say('DELETE', '/v1/snapshots/annes?force=true', undefined, ANN)).status).toBe(204);
+    const again = await say('POST', '/v1/sandboxes', { snapshot_tag: 'bobs' }, BOB);
+    expect(again.status, again.text).toBe(201);
+    await kill(again);
+  });
 });

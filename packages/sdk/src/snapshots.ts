@@ -4,6 +4,7 @@ import type {
   CreateSnapshot,
   ForkdEvent,
   GcReport,
+  SharedWith,
   SnapshotInfo,
   SnapshotInfoDetail,
 } from '@forkd/protocol';
@@ -84,6 +85,11 @@ export class Snapshots {
   /** Pins it, or says when it may be removed. */
   async update(tag: string, change: ChangeSnapshot, call: CallOptions = {}): Promise<SnapshotInfo> {
     return this.#connection.call('changeSnapshot', { ...call, params: { tag }, body: change });
+  }
+
+  /** Lets others read it and spawn from it, by the names of their tokens; an empty list takes that back. */
+  async share(tag: string, whom: SharedWith, call: CallOptions = {}): Promise<SnapshotInfo> {
+    return this.#connection.call('shareSnapshot', { ...call, params: { tag }, body: { with: whom } });
   }
 
   /** Removes what is not to be kept any longer; with `dry_run` only says what that is. */

@@ -75,4 +75,5 @@ export const MIGRATIONS: readonly string[] = [
   alter table sandboxes add column disk_mib integer not null default 0;
   alter table workspaces add column limits text not null default '{}';
   `,
+  'alter table snapshots add column shared_with text;',
 ];

@@ -86,6 +86,8 @@ export const SnapshotRecord = z.object({
   expires_at: z.number().int().nullish(),
   /** 1: never removed unless somebody asks for it by name. */
   pinned: z.number().int().nullish(),
+  /** Owners who may read it and spawn from it too; `*`: all. */
+  shared_with: Json.pipe(z.array(z.string())).nullish(),
 });
 export type SnapshotRecord = z.infer<typeof SnapshotRecord>;
 

@@ -2,12 +2,12 @@ import type { Controller } from '@forkd/controller';
 import { type LineageNode, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { serveRoute } from '../serve-route.js';
-import { mayTouch, ownerFilter } from '../visible.js';
+import { mayRead, ownerFilter } from '../visible.js';
 
 /** Who came from whom, as far as the caller may see it. */
 export function lineageRoutes(app: FastifyInstance, controller: Controller): void {
   serveRoute(app, ROUTES.lineage, async ({ request }): Promise<LineageNode[]> => {
-    const snapshots = (await controller.snapshots()).filter((view) => mayTouch(request.caller, view));
+    const snapshots = (await controller.snapshots()).filter((view) => mayRead(request.caller, view));
     const sandboxes = controller.records({ owner: ownerFilter(request.caller) });
     const names = new Set([...snapshots.map(({ tag }) => tag), ...sandboxes.map(({ id }) => id)]);
     return [

@@ -129,6 +129,15 @@ export const ROUTES = {
     body: snapshots.ChangeSnapshot,
     replies: { 200: snapshots.SnapshotInfo },
   },
+  shareSnapshot: {
+    method: 'PUT',
+    path: '/v1/snapshots/:tag/share',
+    summary:
+      'Let others read a snapshot and spawn from it, by the names of their tokens or all; they cannot change or remove it',
+    params: TagParams,
+    body: snapshots.ShareSnapshot,
+    replies: { 200: snapshots.SnapshotInfo },
+  },
   gc: {
     method: 'POST',
     path: '/v1/gc',

@@ -5,6 +5,10 @@ import { Flag, text, UnixSeconds, whole } from './fields.js';
 export const SnapshotStatus = z.enum(['writing', 'ready', 'failed']);
 export type SnapshotStatus = z.infer<typeof SnapshotStatus>;
 
+/** Names of tokens, or everybody. */
+export const SharedWith = z.union([z.literal('all'), z.array(Tag).max(100)]);
+export type SharedWith = z.infer<typeof SharedWith>;
+
 /** forkd's fields; what forkd does not have comes after them. */
 export const SnapshotInfo = z.object({
   tag: Tag,
@@ -29,6 +33,8 @@ export const SnapshotInfo = z.object({
   pinned: z.boolean().optional(),
   /** What `pause_ms` was made of. */
   pause_phases_ms: z.record(z.string(), z.number()).optional(),
+  /** Who else may read it and spawn from it; told to its owner and to admins only. */
+  shared_with: SharedWith.optional(),
 });
 export type SnapshotInfo = z.infer<typeof SnapshotInfo>;
 
@@ -96,6 +102,9 @@ export const ChangeSnapshot = z.strictObject({
   pinned: z.boolean().optional(),
 });
 export type ChangeSnapshot = z.infer<typeof ChangeSnapshot>;
+
+/** Replaces whoever it was shared with; an empty list takes it back. */
+export const ShareSnapshot = z.strictObject({ with: SharedWith });
 
 export const GcRequest = z.strictObject({ dry_run: z.boolean().default(false) });
 
