@@ -1,4 +1,6 @@
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { nameOf } from './limits/cgroups.js';
+import { hierarchies } from './limits/hierarchies.js';
 import { processesUsing } from './processes.js';
 
 /** What a finished program must not leave behind under a data directory. */
@@ -9,6 +11,8 @@ export interface Leaks {
   sockets: string[];
   /** Directories of programs, and what is left in the daemon's. */
   run: string[];
+  /** Of the daemon's sandboxes. */
+  cgroups: string[];
 }
 
 /** Looks for what other programs still use under `root`, and for what they have left there. */
@@ -21,7 +25,12 @@ export function leaks(root: string): Leaks {
     mounts: lines('/proc/self/mounts').filter((line) => line.includes(` ${root}/`)),
     sockets: lines('/proc/net/unix').filter((line) => line.includes(` ${root}/`)),
     run: [...run, ...entries(`${root}/run/daemon`).map((name) => `daemon/${name}`)],
+    cgroups: existsSync(`${root}/run/daemon`)
+      ? hierarchies().flatMap(({ path }) =>
+          entries(`${path}/${nameOf(`${root}/run/daemon`)}`).filter((name) => name.startsWith('sb-')),
+        )
+      : [],
   };
 }
 
-export const NO_LEAKS: Leaks = { processes: [], mounts: [], sockets: [], run: [] };
+export const NO_LEAKS: Leaks = { processes: [], mounts: [], sockets: [], run: [], cgroups: [] };

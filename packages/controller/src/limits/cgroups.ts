@@ -23,9 +23,8 @@ export class Cgroups {
   readonly #name: string;
 
   constructor(own: string, options: CgroupOptions = {}) {
-    const { dev, ino } = statSync(own);
     this.#own = own;
-    this.#name = `forkd/${dev}-${ino}`;
+    this.#name = nameOf(own);
     const all = Object.keys(CONTROLLERS) as Resource[];
     this.#hierarchies = (options.hierarchies ?? hierarchies()).filter(({ version, controllers }) =>
       all.some((resource) => controllers.includes(CONTROLLERS[resource][version])),
@@ -98,6 +97,12 @@ export class Cgroups {
   #folder({ path }: Hierarchy): string {
     return `${path}/${this.#name}`;
   }
+}
+
+/** Of the folder below a hierarchy that belongs to a program, by the directory of its own. */
+export function nameOf(own: string): string {
+  const { dev, ino } = statSync(own);
+  return `forkd/${dev}-${ino}`;
 }
 
 async function remove(group: string): Promise<void> {

@@ -10,6 +10,7 @@ import { framing, toClient, toGuest, type Way } from './headers.js';
 const ANSWER_MS = 300_000;
 const CONNECT_MS = 10_000;
 const HEADER_BYTES = 32 << 10;
+const KEEP_ALIVE_MS = 60_000;
 
 interface Exchange {
   request: FastifyRequest;
@@ -124,7 +125,9 @@ function join({ request, reply, way }: Exchange, upgrade: Upgrade, answer: Incom
   const headers = { ...toClient(answer, way, request.id), ...UPGRADE };
   const lines = Object.entries(headers).flatMap(([name, value]) => [value].flat().map((one) => `${name}: ${one}`));
   reply.raw.statusCode = 101;
-  socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join('\r\n')}\r\n\r\n`);
+  socket.write(`HTTP/1.1 101 Switching Protocols\r\n${lines.join('\r\n')}\r\n\r\n`, 'latin1');
+  // A client that is silent may also be gone.
+  request.raw.socket.setKeepAlive(true, KEEP_ALIVE_MS);
   if (head.length > 0) socket.unshift(head);
   pipeline(socket, stream, socket, () => {});
 }
