@@ -1,8 +1,8 @@
 import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 import { Environment, UnixSeconds, whole } from './fields.js';
-import { GuestBranch } from './sandboxes.js';
 import { LimitFields } from './limits.js';
+import { GuestBranch } from './sandboxes.js';
 
 export const WorkspaceStatus = z.enum(['running', 'suspended', 'stale']);
 export type WorkspaceStatus = z.infer<typeof WorkspaceStatus>;
