@@ -73,6 +73,19 @@ describe('states', () => {
     expect((await ask('kill', labelled!.id)).code).toBe(0);
   });
 
+  it('limits are given at spawn, and a snapshot is shared', async () => {
+    const limits = ['--cpu-limit', '0.5', '--cpu-weight', '50', '--pids-limit', '64', '--write-bps-limit', '1000000'];
+    const made = (await json('spawn', '--tag', 'warm', ...limits)) as SandboxInfo[];
+    expect(made[0]).toMatchObject({ cpu_limit: 0.5, cpu_weight: 50, pids_limit: 64, write_bps_limit: 1_000_000 });
+    await ask('kill', made[0]!.id);
+    expect(await json('share', 'warm', '--with', 'ann', '--with', 'bob')).toMatchObject({
+      shared_with: ['ann', 'bob'],
+    });
+    expect((await ask('share', 'warm', '--all')).stdout).toContain('everybody');
+    expect((await ask('share', 'warm', '--none')).stdout).toContain('nobody');
+    expect((await ask('share', 'warm')).code).toBe(2);
+  });
+
   it('recipes and lineage are listed', async () => {
     expect((await ask('recipes')).stdout).toMatch(/^python-numpy +python/m);
     expect((await ask('lineage')).stdout).toMatch(new RegExp(`^warm  snapshot, ready.*\n└─ ${id}  sandbox, running`));

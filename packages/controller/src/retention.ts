@@ -1,5 +1,3 @@
-import { stat } from 'node:fs/promises';
-import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { SnapshotView } from './snapshots.js';
 
 /** What is kept of the branches; 0: all of it. */
@@ -63,21 +61,6 @@ export function outdated({ views, bytes, isUsed, now }: Held, { keepLast, maxByt
     doom(next, `all branches take more than ${maxBytes} bytes`);
   }
   return [...doomed.values()];
-}
-
-/** The files that only this snapshot holds; a memory image is shared by all generations. */
-export async function bytesOf(snapshots: string, { tag, branch }: SnapshotMeta): Promise<number> {
-  const { memory, diff, state, upper } = snapshotFiles(`${snapshots}/${tag}`);
-  const files = [branch?.diff ? diff : memory, state, upper];
-  const sizes = await Promise.all(
-    files.map((file) =>
-      stat(file).then(
-        ({ blocks }) => blocks * 512,
-        () => 0,
-      ),
-    ),
-  );
-  return sizes.reduce((sum, size) => sum + size, 0);
 }
 
 function tooMany(views: SnapshotView[], keepLast: number): SnapshotView[] {

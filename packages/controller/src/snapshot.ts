@@ -97,6 +97,21 @@ export async function checkFiles(snapshots: string, meta: SnapshotMeta): Promise
   }
 }
 
+/** The files that only this snapshot holds; a memory image is shared by all generations. */
+export async function bytesOf(snapshots: string, { tag, branch }: SnapshotMeta): Promise<number> {
+  const { memory, diff, state, upper } = snapshotFiles(`${snapshots}/${tag}`);
+  const files = [branch?.diff ? diff : memory, state, upper];
+  const sizes = await Promise.all(
+    files.map((file) =>
+      stat(file).then(
+        ({ blocks }) => blocks * 512,
+        () => 0,
+      ),
+    ),
+  );
+  return sizes.reduce((sum, size) => sum + size, 0);
+}
+
 /** A saved machine continues only on what it was saved on: anything else is refused by naming the field that differs. */
 async function checkHost(meta: SnapshotMeta, engine: Engine): Promise<void> {
   const report = await engine.probe();

@@ -7,7 +7,7 @@ import { compactSnapshot } from './compact.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
-import { checkFiles, readSnapshot, type SnapshotMeta } from './snapshot.js';
+import { bytesOf, checkFiles, readSnapshot, type SnapshotMeta } from './snapshot.js';
 import type { Sources } from './sources.js';
 import type { SnapshotRecord } from './store/records.js';
 
@@ -116,9 +116,11 @@ export class Snapshots {
     if (this.#onDisk(tag)) throw new ForkdError('tag_exists', `snapshot ${tag} exists already`);
     if (this.#writers.size >= this.mostWriters)
       throw new ForkdError('overloaded', `${this.mostWriters} snapshots are being written already`);
+    const owner = wanted.owner ?? LOCAL_OWNER;
+    this.parts.admission.checkSnapshot(owner);
     const record: SnapshotRecord = {
       tag,
-      owner: wanted.owner ?? LOCAL_OWNER,
+      owner,
       status: 'writing',
       created_at: now(),
       recipe: wanted.recipe,
@@ -210,7 +212,9 @@ export class Snapshots {
     };
     try {
       const meta = await guarded(signal, () => wanted.write(signal, report));
-      store.moveSnapshot(tag, 'ready');
+      // A branch whose line has a budget was weighed when that was checked.
+      const bytes = store.snapshot(tag)?.bytes ?? (await bytesOf(this.parts.data.snapshots, meta));
+      store.moveSnapshot(tag, 'ready', { bytes });
       events.tell(meta.branch ? 'branched' : 'created', {
         owner,
         snapshot_tag: tag,

@@ -5,6 +5,7 @@ import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.
 
 const ADMIN = 'admin-0123456789abcdef';
 const SMALL = 'small-0123456789abcdef';
+const FULL = 'full-0123456789abcdef';
 const SLOW = 'slow-0123456789abcdef';
 const [ANN, BOB, EVE] = ['ann-0123456789abcdef', 'bob-0123456789abcdef', 'eve-0123456789abcdef'] as const;
 let daemon: TestDaemon;
@@ -36,6 +37,7 @@ beforeAll(async () => {
     entry('root', 'admin', ADMIN),
     entry('small', 'admin', SMALL, 'max_sandboxes = 2\nmax_memory_mib = 300\nmax_cpus = 1.5\nmax_disk_mib = 100'),
     entry('slow', 'admin', SLOW, 'spawns_per_minute = 2'),
+    entry('full', 'admin', FULL, 'max_disk_mib = 10'),
     entry('ann', 'user', ANN),
     entry('bob', 'user', BOB),
     entry('eve', 'user', EVE),
@@ -91,6 +93,14 @@ it.each([
 ])('a token may not have more than its %s', async (quota, wanted) => {
   const { status, body } = await spawn(wanted, SMALL);
   expect([status, body.code, body.details?.quota]).toEqual([403, 'quota_exceeded', quota]);
+});
+
+it('a token that has used up its disk makes no more snapshots', async () => {
+  expect((await say('POST', '/v1/snapshots', { tag: 'full', recipe: 'plain' }, FULL)).status).toBe(201);
+  const { status, body } = await say('POST', '/v1/snapshots', { tag: 'fuller', recipe: 'plain' }, FULL);
+  expect([status, body.code, body.details.quota]).toEqual([403, 'quota_exceeded', 'max_disk_mib']);
+  expect((await spawn({}, FULL)).body.code).toBe('quota_exceeded');
+  expect((await say('DELETE', '/v1/snapshots/full', undefined, FULL)).status).toBe(204);
 });
 
 it('what has ended counts no longer', async () => {

@@ -57,6 +57,17 @@ export class Admission {
     if (quota?.spawns_per_minute !== undefined) this.#checkRate(first.owner, quota.spawns_per_minute, records.length);
   }
 
+  /** How large it will be is not known: who has used up their disk makes no more. */
+  checkSnapshot(owner: string): void {
+    const most = this.#quotaOf(owner)?.max_disk_mib;
+    if (most === undefined) return;
+    const used = this.store.usage(owner).disk_mib;
+    if (used < most) return;
+    throw new ForkdError('quota_exceeded', `${owner} may have ${most} MiB of disk, and has ${used}`, {
+      details: { quota: 'max_disk_mib', most, used },
+    });
+  }
+
   #checkQuota(owner: string, quota: Quota, wanted: Usage): void {
     const used = this.store.usage(owner);
     for (const [name, field, what] of QUOTAS) {

@@ -80,8 +80,9 @@ export const SnapshotRecord = z.object({
   created_at: z.number().int(),
   recipe: z.string().nullable(),
   warning: z.string().nullable(),
-  /** Of a branch whose line has a budget: the line, and what it takes of it. */
+  /** Of a branch: the line whose budget it takes from. */
   line: SandboxId.nullish(),
+  /** What it takes on disk that no other snapshot does. */
   bytes: z.number().int().nullish(),
   expires_at: z.number().int().nullish(),
   /** 1: never removed unless somebody asks for it by name. */

@@ -80,12 +80,16 @@ export class SqliteStore implements Store {
   }
 
   usage(owner?: string): Usage {
+    const whose = owner === undefined ? '' : ' and owner = ?';
+    const values = owner === undefined ? [] : [owner];
     const sql = `select count(*) as count,
       coalesce(sum(coalesce(memory_limit_mib, memory_mib)), 0) as memory_mib,
       coalesce(sum(coalesce(json_extract(limits, '$.cpu_limit'), vcpus)), 0) as cpus,
       coalesce(sum(disk_mib), 0) as disk_mib
-      from sandboxes where state != 'exited'${owner === undefined ? '' : ' and owner = ?'}`;
-    return this.#rows(UsageRow, sql, owner === undefined ? [] : [owner])[0]!;
+      from sandboxes where state != 'exited'${whose}`;
+    const saved = `select coalesce(sum(bytes), 0) as sum from snapshots where status != 'failed'${whose}`;
+    const usage = this.#rows(UsageRow, sql, values)[0]!;
+    return { ...usage, disk_mib: usage.disk_mib + Math.ceil(this.#rows(Sum, saved, values)[0]!.sum / 2 ** 20) };
   }
 
   lineForks(line: string): number {

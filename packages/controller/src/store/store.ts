@@ -15,7 +15,7 @@ export interface SandboxFilter {
 /** What names the VM of a sandbox. */
 export type VmFields = Pick<SandboxRecord, 'place' | 'pid' | 'start_time' | 'snapshot_tag'>;
 
-/** What sandboxes may take together. */
+/** What sandboxes may take together; of disk, also what snapshots take. */
 export interface Usage {
   count: number;
   memory_mib: number;
