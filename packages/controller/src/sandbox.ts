@@ -8,7 +8,7 @@ import { whileAlive } from './alive.js';
 import { greet } from './greet.js';
 import { identityOf } from './identity.js';
 import { blameLimit, exitOf, type SandboxExit } from './limits/out-of-memory.js';
-import type { SandboxLimits } from './limits/settings.js';
+import { resourcesOf, type SandboxLimits } from './limits/settings.js';
 import type { Parts } from './parts.js';
 import { readSnapshot, type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { Source } from './source.js';
@@ -76,6 +76,7 @@ export class Sandbox implements AsyncDisposable {
     scope.add(() => parts.cgroups.remove(place));
     const cgroups = [...birth.cgroups, ...(await parts.cgroups.make(place, limits))];
     const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
+    if (resourcesOf(limits).includes('io')) await vm.throttle?.(limits);
     const restored = performance.now();
     const { guestBranch } = birth;
     const identity = { ...identityOf(id, snapshot, index, count, birth.env, guestBranch), born: true };

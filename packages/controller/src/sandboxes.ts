@@ -11,7 +11,7 @@ import { newRecord } from './new-record.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
 import { type Keeper, Sandbox } from './sandbox.js';
-import { checkUsable, type SnapshotMeta } from './snapshot.js';
+import { checkUsable, type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { SnapshotInMaking, Snapshots } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
@@ -79,7 +79,7 @@ export class Sandboxes implements Keeper {
     const { engine, data, store } = this.parts;
     await checkUsable(data.snapshots, snapshot, engine);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
-      const { size } = statSync(source.upper);
+      const { size } = statSync(snapshotFiles(`${data.snapshots}/${snapshot.tag}`).upper);
       const around = { defaults: this.parts.defaults, diskMib: Math.ceil(size / 2 ** 20) };
       const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index, around));
       options.signal.throwIfAborted();

@@ -85,6 +85,17 @@ it('who burns CPU is held to its quota', async () => {
   await kill(born);
 });
 
+it.each([1, 3])('who writes to its disk is held to its rate (%i at once)', async (n) => {
+  const born = await spawn({ n, write_bps_limit: 2 << 20 });
+  expect(born.status, born.text).toBe(201);
+  const args = ['dd', 'if=/dev/zero', 'of=/root/x', 'bs=1M', 'count=6', 'oflag=direct'];
+  const since = performance.now();
+  const { body } = await say('POST', `/v1/sandboxes/${born.body[0].id}/exec`, { args });
+  expect(body.exit_code, body.stderr).toBe(0);
+  expect(performance.now() - since).toBeGreaterThan(1_500);
+  await kill(born);
+});
+
 it.each([
   ['max_sandboxes', { n: 3 }],
   ['max_memory_mib', { memory_limit_mib: 301 }],

@@ -15,7 +15,8 @@ import {
   type VmExit,
 } from '@forkd/engine';
 import type { HostHelper, HostProcess } from '@forkd/host';
-import { ForkdError } from '@forkd/protocol';
+import { ForkdError, type Limits } from '@forkd/protocol';
+import { z } from 'zod';
 import { SOCKETS } from './arguments.js';
 import { connectUnix } from './connect.js';
 import { ConsoleLog } from './console-log.js';
@@ -43,6 +44,8 @@ const INSTANT_ATTEMPTS = 2;
 
 /** A diff is loaded within a few milliseconds. */
 const LOADED_POLL_MS = 1;
+
+const Disks = z.array(z.object({ device: z.string() }));
 
 export interface Launch {
   /** Whether its memory and its state are all in the process, so that the process can be copied. */
@@ -173,6 +176,20 @@ export class QemuVm implements Vm {
       if (bavail * bsize > STATE_BYTES) throw thrown;
       throw new ForkdError('disk_full', 'the disk is full', { cause: thrown });
     }
+  }
+
+  async throttle(rates: Limits): Promise<void> {
+    const { read_bps_limit = 0, write_bps_limit = 0, read_iops_limit = 0, write_iops_limit = 0 } = rates;
+    const both = { bps: 0, iops: 0 };
+    const apart = {
+      bps_rd: read_bps_limit,
+      bps_wr: write_bps_limit,
+      iops_rd: read_iops_limit,
+      iops_wr: write_iops_limit,
+    };
+    // In one group the disks share the rates.
+    for (const { device } of Disks.parse(await this.#alive(this.#control.execute('query-block'))))
+      await this.#alive(this.#control.execute('block_set_io_throttle', { device, group: 'all', ...both, ...apart }));
   }
 
   async stop(): Promise<void> {

@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream';
 import type { Captured } from '@forkd/host';
+import type { Limits } from '@forkd/protocol';
 import type { Phases } from './phases.js';
 
 export type Accel = 'kvm' | 'tcg';
@@ -113,6 +114,8 @@ export interface Vm extends AsyncDisposable {
    * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy.
    */
   fork?(placement: ForkPlacement): Promise<Vm>;
+  /** Holds what the guest reads from its disks and writes to them to these rates, also where the host only remembers it. */
+  throttle?(rates: Limits): Promise<void>;
   /** Ends the VM at once. Safe to call again. */
   stop(): Promise<void>;
   /** Lets go of the VM without ending it: it can be adopted again. */
