@@ -174,11 +174,14 @@ describe('what reaches the client', () => {
 });
 
 describe('what is refused', () => {
-  it.each(['/', '/silent', '/twofold', '/swollen', '/upgraded'])('an answer that is no HTTP (%s)', async (url) => {
-    const { status, body } = await get(url, {}, 3002);
-    expect([status, typeof body.hint]).toEqual([502, 'string']);
-    expect(body.code).toBe(url === '/silent' || url === '/upgraded' ? 'guest_error' : 'guest_protocol');
-  });
+  it.each(['/', '/silent', '/twofold', '/swollen', '/odd', '/upgraded'])(
+    'an answer that is no HTTP (%s)',
+    async (url) => {
+      const { status, body } = await get(url, {}, 3002);
+      expect([status, typeof body.hint]).toEqual([502, 'string']);
+      expect(body.code).toBe(url === '/silent' || url === '/upgraded' ? 'guest_error' : 'guest_protocol');
+    },
+  );
 
   it('a port where nobody listens, and one that is none', async () => {
     expect((await get('/', {}, 4000)).status).toBe(502);

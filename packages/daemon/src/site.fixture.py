@@ -118,6 +118,8 @@ class Nonsense(socketserver.BaseRequestHandler):
             self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         elif b"/swollen" in asked:
             self.request.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100000 + b"\r\n\r\n")
+        elif b"/odd" in asked:
+            self.request.sendall(b"HTTP/1.1 042 Odd\r\nContent-Length: 0\r\n\r\n")
         elif b"/upgraded" in asked:
             self.request.sendall(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
         else:

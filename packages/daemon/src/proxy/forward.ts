@@ -95,7 +95,10 @@ function answered(asked: ClientRequest, port: number): Promise<{ answer: Incomin
     asked.on('error', (thrown) => reject(thrown instanceof ForkdError ? thrown : unanswered(thrown, port)));
     asked.once('response', (answer) => {
       clearTimeout(timer);
-      resolve({ answer });
+      const { statusCode = 0 } = answer;
+      if (statusCode >= 200 && statusCode <= 599) return resolve({ answer });
+      asked.destroy();
+      reject(noHttp(port));
     });
     asked.once('upgrade', (answer, stream, head) => {
       clearTimeout(timer);
@@ -113,6 +116,10 @@ function unanswered(cause: NodeJS.ErrnoException, port: number): ForkdError {
       cause,
       hint: 'Look at what the program in the sandbox prints.',
     });
+  return noHttp(port, cause);
+}
+
+function noHttp(port: number, cause?: Error): ForkdError {
   return new ForkdError('guest_protocol', `what port ${port} answers is not HTTP`, {
     cause,
     hint: 'For other protocols use `forkd port-forward`.',
