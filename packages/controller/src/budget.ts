@@ -7,7 +7,10 @@ const GUEST_FORKS = { count: 32, depth: 8, bytes: 4 * 2 ** 30 };
 
 const NO_BOUNDS = { count: null, depth: null, bytes: null };
 
-/** Of a new sandbox: that of the snapshot it comes from, or a first one. A guest that may fork by itself always has all bounds. */
+/**
+ * Of a new sandbox: that of the snapshot it comes from, or a first one. A guest that may fork by itself always has all
+ * bounds.
+ */
 export function budgetOf(
   id: string,
   inherited: Budget | null,

@@ -18,7 +18,8 @@ export async function promote(
   return sandboxes.alone([id, to], 'being promoted', given, async (signal) => {
     const { env, budget: own } = sandboxes.record(id);
     // It is as far from the first of its line as the one whose place it takes.
-    const budget = child.snapshot.budget ?? own;
+    const level = child.snapshot.budget?.level;
+    const budget = own && level !== undefined ? { ...own, level } : own;
     let record: SandboxRecord;
     try {
       await child.rename(to, env, signal);
