@@ -8,10 +8,12 @@ use crate::process;
 use crate::protocol::{Failure, ForkVmm};
 use crate::script::Script;
 use crate::spawn::Spawned;
+use crate::tap;
 use crate::tracee::{self, ThreadState, Tracee};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub type Prepared = HashMap<(i32, u64), u64>;
 
 /// `known` are processes that the helper keeps, which are not to be taken for what a failure has left.
-pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared, known: &dyn Fn(i32) -> bool) -> Result<Spawned, Failure> {
+pub fn fork_vmm(
+    request: &ForkVmm,
+    tap: Option<OwnedFd>,
+    prepared: &mut Prepared,
+    known: &dyn Fn(i32) -> bool,
+) -> Result<Spawned, Failure> {
     let original = (request.pid, request.start_time);
     process::check(request.pid, request.start_time).map_err(|e| Failure::io("fork the VMM", &e))?;
     let mut page = prepared.get(&original).copied();
@@ -33,7 +40,7 @@ pub fn fork_vmm(request: &ForkVmm, prepared: &mut Prepared, known: &dyn Fn(i32) 
         Failure::io("fork the VMM", &gone_or(request.pid, e))
     })?;
     let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
-    finish(request, page, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
+    finish(request, page, tap, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
 }
 
 /// A VMM that is killed just as it forks takes the id of its copy with it. A child of ours that we trace, and that is neither the
@@ -178,10 +185,16 @@ fn not_forked(pid: i32) -> Result<Vec<(u64, u64)>, Error> {
 }
 
 /// Turns the stopped copy into a VMM of its own and lets it run; on failure nothing is left of it.
-fn finish(request: &ForkVmm, page: u64, mut copy: Tracee, threads: &[ThreadState]) -> Result<Spawned, Error> {
+fn finish(
+    request: &ForkVmm,
+    page: u64,
+    tap: Option<OwnedFd>,
+    mut copy: Tracee,
+    threads: &[ThreadState],
+) -> Result<Spawned, Error> {
     let pid = copy.tid;
     let mut traced = Vec::new();
-    let built = build(request, page, &mut copy, threads, &mut traced);
+    let built = build(request, page, tap, &mut copy, threads, &mut traced);
     traced.push(copy);
     let running = built.and_then(|spawned| {
         traced.drain(..).try_for_each(Tracee::detach)?;
@@ -206,6 +219,7 @@ pub fn gone_or(pid: i32, error: Error) -> Error {
 fn build(
     request: &ForkVmm,
     page: u64,
+    own_tap: Option<OwnedFd>,
     copy: &mut Tracee,
     threads: &[ThreadState],
     others: &mut Vec<Tracee>,
@@ -223,6 +237,7 @@ fn build(
     }
     descriptors::replace(request, pid, &mut script)?;
     script.run(copy, &memory)?;
+    tap::replace(copy, &memory, page, own_tap.as_ref())?;
     for state in threads.iter().filter(|t| t.tid != request.pid) {
         others.push(make_thread(copy, state)?);
     }

@@ -7,11 +7,16 @@ mod descriptors;
 mod fork_vmm;
 mod guard;
 mod guest_ram;
+mod handles;
 mod inject;
+mod netlink;
+mod network;
 mod process;
 mod protocol;
+mod rules;
 mod script;
 mod spawn;
+mod tap;
 mod tracee;
 mod tsc;
 mod twin;
@@ -40,6 +45,8 @@ struct Helper {
     prepared: fork_vmm::Prepared,
     pages: twin::Pages,
     guards: guard::Guards,
+    taps: Arc<network::Taps>,
+    handles: Arc<handles::Handles>,
 }
 
 fn main() {
@@ -50,8 +57,10 @@ fn main() {
         );
         exit(2);
     }
-    // SAFETY: nothing of ours is open yet above the caller's socket; what leaked in must not leak on into a VMM.
-    unsafe { libc::syscall(libc::SYS_close_range, CALLER + 1, u32::MAX, 0) };
+    let handles = Arc::new(handles::Handles::inherited());
+    let first = handles.descriptor().unwrap_or(CALLER) + 1;
+    // SAFETY: nothing of ours is open yet above these; what leaked in must not leak on into a VMM.
+    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
     // The caller decides when to stop, by closing the socket: Ctrl-C in a terminal must not end the helper first.
     unsafe {
         libc::setsid();
@@ -68,6 +77,8 @@ fn main() {
         prepared: Default::default(),
         pages: Default::default(),
         guards: Default::default(),
+        taps: Default::default(),
+        handles,
     };
     let mut pending = Vec::new();
     loop {
@@ -84,6 +95,8 @@ impl Helper {
     /// Sleeps until the caller speaks or a child ends; `true` if the caller did.
     fn wait(&self, caller: i32) -> bool {
         let mut polls = vec![libc::pollfd { fd: caller, events: libc::POLLIN, revents: 0 }];
+        // Without a channel the number is -1, which is passed over.
+        polls.push(libc::pollfd { fd: self.handles.descriptor().unwrap_or(-1), events: libc::POLLIN, revents: 0 });
         polls.extend(self.children.values().map(|c| libc::pollfd {
             fd: c.pidfd.as_raw_fd(),
             events: libc::POLLIN,
@@ -91,6 +104,9 @@ impl Helper {
         }));
         // SAFETY: the vector outlives the call and its length is passed along.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, -1) };
+        if polls[1].revents != 0 {
+            self.handles.discard();
+        }
         polls[0].revents != 0
     }
 
@@ -126,9 +142,14 @@ impl Helper {
         };
         match request {
             // These stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
-            Request::Spawn(spawn) => self.watch(id, spawn.tied, spawn::spawn(&spawn)),
+            Request::Spawn(spawn) => {
+                let spawned = self.taps.take(spawn.network).and_then(|tap| spawn::spawn(&spawn, tap));
+                self.watch(id, spawn.tied, spawned);
+            }
             Request::ForkVmm(fork) => {
-                let forked = fork_vmm::fork_vmm(&fork, &mut self.prepared, &|pid| self.children.contains_key(&pid));
+                let known = |pid| self.children.contains_key(&pid);
+                let tap = self.taps.take(fork.network);
+                let forked = tap.and_then(|tap| fork_vmm::fork_vmm(&fork, tap, &mut self.prepared, &known));
                 self.watch(id, fork.tied, forked);
             }
             Request::Twin(twin) => {
@@ -144,6 +165,19 @@ impl Helper {
             }
             Request::Unguard(guard) => {
                 self.guards.remove(&(guard.pid, guard.start_time));
+                answer(&self.answers, id, Ok(Reply::Done {}));
+            }
+            Request::MakeNetwork(make) => {
+                let (taps, handles) = (self.taps.clone(), self.handles.clone());
+                self.aside(id, move || network::make(id, &make.wiring, &taps, &handles));
+            }
+            Request::OpenNetwork(open) => {
+                let handles = self.handles.clone();
+                self.aside(id, move || network::open(id, &open, &handles));
+            }
+            Request::NetworkDrops(vmm) => self.aside(id, move || network::drops(&vmm)),
+            Request::DropNetwork(unused) => {
+                self.taps.forget(unused.network);
                 answer(&self.answers, id, Ok(Reply::Done {}));
             }
             Request::CloneFile(clone) => self.aside(id, move || copy::clone_file(&clone)),

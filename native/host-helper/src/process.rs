@@ -14,6 +14,16 @@ pub fn open(pid: i32) -> Result<OwnedFd, Error> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// A descriptor of another process, as one of our own.
+pub fn descriptor(pidfd: &OwnedFd, number: i32) -> Result<OwnedFd, Error> {
+    // SAFETY: plain integers; the new descriptor has no other owner.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 pub fn start_time(pid: i32) -> Result<u64, Error> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The command name may hold spaces and parentheses, so fields are counted from the last ')'.

@@ -1,5 +1,6 @@
 //! One JSON request per line in, one JSON line out for each, plus `exit` events. Unknown fields are refused.
 
+use crate::network::Wiring;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -29,6 +30,10 @@ pub enum Request {
     Guard(Guard),
     Unguard(Unguard),
     MeasureTsc(MeasureTsc),
+    MakeNetwork(MakeNetwork),
+    OpenNetwork(OfVmm),
+    NetworkDrops(OfVmm),
+    DropNetwork(DropNetwork),
 }
 
 #[derive(Deserialize)]
@@ -48,6 +53,8 @@ pub struct Spawn {
     /// Directories whose `cgroup.procs` takes the process in before it runs.
     pub cgroups: Vec<String>,
     pub oom_score_adj: Option<i32>,
+    /// Its tap becomes the descriptor `tap` of the program.
+    pub network: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +100,8 @@ pub struct ForkVmm {
     pub orders: BTreeMap<String, String>,
     pub tied: bool,
     pub cgroups: Vec<String>,
+    /// Of the copy, if the original has one.
+    pub network: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -162,6 +171,27 @@ pub struct Unguard {
 #[serde(deny_unknown_fields)]
 pub struct MeasureTsc {}
 
+/// The network has the number of the request.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MakeNetwork {
+    pub wiring: Wiring,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OfVmm {
+    pub pid: i32,
+    pub start_time: u64,
+}
+
+/// One whose tap no program has been given.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DropNetwork {
+    pub network: u64,
+}
+
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Reply {
@@ -171,6 +201,8 @@ pub enum Reply {
     Tsc { khz: u64 },
     Captured { dirty_bytes: u64, written_bytes: u64, physical_bytes: u64 },
     Injected { bytes: u64 },
+    Network { network: u64 },
+    Drops { spoofed: u64, dropped: u64 },
     Compared { pages: u64, changed: u64 },
     Done {},
 }

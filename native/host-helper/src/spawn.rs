@@ -26,7 +26,7 @@ impl Spawned {
     }
 }
 
-pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
+pub fn spawn(request: &Spawn, tap: Option<OwnedFd>) -> Result<Spawned, Failure> {
     let (program, arguments) = request.argv.split_first().ok_or_else(|| Failure::new("argv is empty"))?;
     let log = OpenOptions::new()
         .append(true)
@@ -36,7 +36,8 @@ pub fn spawn(request: &Spawn) -> Result<Spawned, Failure> {
         .open(&request.log)
         .map_err(|e| Failure::io("open the log", &e))?;
     let log_too = log.try_clone().map_err(|e| Failure::io("open the log", &e))?;
-    let inherited = Inherited::prepare(request)?;
+    let mut inherited = Inherited::prepare(request)?;
+    inherited.fds.extend(tap.map(|tap| ("tap", tap)));
     let limits = limits(request)?;
     let cgroups = cgroups(request)?;
     let oom = request.oom_score_adj.map(|value| value.to_string());

@@ -18,8 +18,12 @@ it('a process that is gone, or that only has the pid of the wanted one, is not t
   const gone = await helper.spawn(spawnSpec(`${root}/log`, ['true']));
   await gone.exited;
   for (const name of [other, gone])
-    for (const call of [helper.twin(name, image), helper.capture(name, image, diff), helper.inject(name, image, image)])
-      await expect(call).rejects.toMatchObject({ code: 'vmm_exited' });
+    for (const call of [
+      () => helper.twin(name, image),
+      () => helper.capture(name, image, diff),
+      () => helper.inject(name, image, image),
+    ])
+      await expect(call()).rejects.toMatchObject({ code: 'vmm_exited' });
   expect(existsSync(diff)).toBe(false);
   await living.kill();
 });

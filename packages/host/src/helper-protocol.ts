@@ -26,6 +26,9 @@ export const Compared = z.object({ pages: z.number(), changed: z.number() });
 export const Injected = z.object({ bytes: z.number() });
 export const Done = z.object({});
 
+export const Network = z.object({ network: z.number() });
+export const Drops = z.object({ spoofed: z.number(), dropped: z.number() });
+
 export const Tsc = z.object({ khz: z.number().int().positive() });
 
 export type RlimitName = 'nofile' | 'nproc' | 'core' | 'fsize' | 'as' | 'memlock';
@@ -46,6 +49,8 @@ export interface SpawnSpec {
   /** cgroup directories (one per v1 hierarchy, or one of v2) the process joins before it runs. */
   cgroups: string[];
   oomScoreAdj?: number;
+  /** The number of a network whose tap becomes its descriptor `tap`. */
+  network?: number;
 }
 
 export interface ForkSpec {
@@ -56,6 +61,8 @@ export interface ForkSpec {
   orders: Record<string, string>;
   tied: boolean;
   cgroups: string[];
+  /** The number of a network, if the original has one: the copy gets that tap. */
+  network?: number;
 }
 
 /** What a capture found and wrote. */

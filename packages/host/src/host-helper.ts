@@ -8,16 +8,19 @@ import {
   Cloned,
   Compared,
   Done,
+  Drops,
   type ForkSpec,
   HelperLine,
   Injected,
   Killed,
+  Network,
   type ProcessExit,
   Spawned,
   type SpawnSpec,
   Tsc,
 } from './helper-protocol.js';
 import { nativeBinary } from './native-binary.js';
+import { Arrivals, type HostNetwork, type NetworkSockets, type Wiring } from './network.js';
 
 interface Pending {
   resolve: (value: unknown) => void;
@@ -68,6 +71,7 @@ export class HostHelper implements AsyncDisposable {
   /** Those that go on without the helper. */
   #untied = new Set<number>();
   #text = '';
+  #arrivals: Arrivals;
   /** Why it no longer serves. */
   #failure: ForkdError | undefined;
 
@@ -77,13 +81,16 @@ export class HostHelper implements AsyncDisposable {
   }
 
   private constructor(binary: string, owner: string) {
-    this.#child = spawn(binary, [owner], { stdio: ['ignore', 'ignore', 'inherit', 'pipe'], env: {} });
+    this.#child = spawn(binary, [owner], { stdio: ['ignore', 'ignore', 'inherit', 'pipe', 'ipc'], env: {} });
+    this.#arrivals = new Arrivals(this.#child);
     this.#socket = this.#child.stdio[3] as Duplex;
     this.#socket.setEncoding('utf8');
     this.#socket.on('data', (chunk: string) => this.#read(chunk));
     this.#socket.on('error', () => {});
     this.#ended = new Promise((resolve) => {
       this.#child.on('error', (cause) => {
+        // Of one that runs its end says more.
+        if (this.#child.pid !== undefined) return;
         this.#fail(new ForkdError('host_unfit', `cannot start ${binary}`, { cause, hint: 'Run `make build`.' }));
         resolve();
       });
@@ -157,6 +164,35 @@ export class HostHelper implements AsyncDisposable {
 
   async unguard({ pid, startTime }: ProcessName): Promise<void> {
     await this.#call('unguard', { pid, start_time: startTime }, Done);
+  }
+
+  /** A network namespace of its own. It goes away with its tap and its sockets: when the VMM has ended and the sockets are closed. */
+  async makeNetwork(wiring: Wiring): Promise<HostNetwork> {
+    const { guestMac, gatewayMac, ...addresses } = wiring;
+    const macs = { guest_mac: macBytes(guestMac), gateway_mac: macBytes(gatewayMac) };
+    const { network } = await this.#call('make_network', { wiring: { ...addresses, ...macs } }, Network);
+    return { number: network, sockets: await this.#arrived(network) };
+  }
+
+  /** New sockets in the network of a VMM; those that were opened before must be closed. */
+  async openNetwork({ pid, startTime }: ProcessName): Promise<NetworkSockets> {
+    const { network } = await this.#call('open_network', { pid, start_time: startTime }, Network);
+    return this.#arrived(network);
+  }
+
+  /** What a guest has sent in vain: frames that do not come from it, and packets that there is no way for. */
+  networkDrops({ pid, startTime }: ProcessName): Promise<z.infer<typeof Drops>> {
+    return this.#call('network_drops', { pid, start_time: startTime }, Drops);
+  }
+
+  /** For one that was never given to a process. */
+  async dropNetwork(network: number): Promise<void> {
+    await this.#call('drop_network', { network }, Done);
+  }
+
+  #arrived(network: number): Promise<NetworkSockets> {
+    const ended = this.#ended.then(() => Promise.reject(this.#failure));
+    return Promise.race([this.#arrivals.take(network), ended]);
   }
 
   #process(spawned: z.infer<typeof Spawned>, tied: boolean): HostProcess {
@@ -252,4 +288,8 @@ export class HostHelper implements AsyncDisposable {
     }
     return exit;
   }
+}
+
+function macBytes(mac: string): number[] {
+  return mac.split(':').map((part) => Number.parseInt(part, 16));
 }
