@@ -1,4 +1,4 @@
-import type { BootSpec, Disk, Machine, RestoreSpec } from '@forkd/engine';
+import type { BootSpec, Disk, Nic, RestoreSpec } from '@forkd/engine';
 
 /** Names of the sockets the helper opens; `{fd:NAME}` stands for the descriptor QEMU inherits. */
 export const SOCKETS = ['qmp', 'agent', 'console'] as const;
@@ -19,7 +19,7 @@ const CMDLINE = [
 export function bootArguments(binary: string, spec: BootSpec, tscKhz: number): string[] {
   const cmdline = [...CMDLINE, `tsc_early_khz=${tscKhz}`, ...(spec.cmdline ?? [])].join(' ');
   return [
-    ...machineArguments(binary, spec.machine, spec.disks, spec.memory, true),
+    ...machineArguments(binary, spec, true),
     ...['-kernel', spec.kernel, '-append', cmdline],
     ...(spec.initramfs ? ['-initrd', spec.initramfs] : []),
   ];
@@ -28,7 +28,7 @@ export function bootArguments(binary: string, spec: BootSpec, tscKhz: number): s
 /** A child has no kernel argument: QEMU would copy the kernel into private memory of every child. */
 export function restoreArguments(binary: string, spec: RestoreSpec): string[] {
   return [
-    ...machineArguments(binary, spec.machine, spec.disks, spec.memory, false),
+    ...machineArguments(binary, spec, false),
     // The saved stream has devices only, without the configuration section an ordinary migration begins with.
     ...['-global', 'migration.send-configuration=off'],
     // Devices look at guest RAM while they are loaded, so they wait until a diff is in it.
@@ -37,7 +37,8 @@ export function restoreArguments(binary: string, spec: RestoreSpec): string[] {
   ];
 }
 
-function machineArguments(binary: string, machine: Machine, disks: Disk[], memory: string, shared: boolean): string[] {
+function machineArguments(binary: string, spec: BootSpec | RestoreSpec, shared: boolean): string[] {
+  const { machine, disks, memory, nic } = spec;
   const accel = machine.accel === 'kvm' ? 'kvm' : 'tcg,thread=multi,tb-size=32';
   const cpu = machine.accel === 'kvm' ? 'host,migratable=on' : 'max';
   const ram = `memory-backend-file,id=ram,size=${machine.memoryMib}M,mem-path=${quoted(memory)},share=${shared ? 'on' : 'off'}`;
@@ -51,6 +52,7 @@ function machineArguments(binary: string, machine: Machine, disks: Disk[], memor
     ...['-device', `virtserialport,chardev=agent,name=${AGENT_PORT},nr=1`],
     ...['-chardev', socket('console'), '-serial', 'chardev:console'],
     ...['-chardev', socket('qmp'), '-mon', 'chardev=qmp,mode=control'],
+    ...(nic ? nicArguments(nic) : []),
   ];
 }
 
@@ -61,6 +63,18 @@ function diskArguments({ path, readOnly }: Disk, index: number): string[] {
     ...['-drive', `id=disk${index},file=${quoted(path)},format=raw,if=none,${mode}`],
     // By default QEMU stops a guest whose disk is on a full one, without a word.
     ...['-device', `virtio-blk-device,drive=disk${index},werror=report,rerror=report`],
+  ];
+}
+
+/**
+ * The guest may send large segments, but is not sent any: that would be set at the tap when its driver starts, and a copy of a VMM
+ * gets a tap that no driver was started with. Nobody is told of a VM that moved, because the wire of every VM is its own.
+ */
+function nicArguments({ mac }: Nic): string[] {
+  const off = ['csum', 'tso4', 'tso6', 'ecn', 'ufo', 'announce'].map((feature) => `guest_${feature}=off`).join(',');
+  return [
+    ...['-netdev', 'tap,id=net,fd={fd:tap},vhost=off', '-device', `virtio-net-device,netdev=net,mac=${mac},${off}`],
+    ...['-global', 'migration.announce-rounds=0'],
   ];
 }
 

@@ -74,10 +74,18 @@ export class QemuEngine implements Engine {
   }
 
   #launch(
-    { memory, directory, tied, cgroups = [] }: BootSpec | RestoreSpec,
+    { memory, directory, tied, cgroups = [], nic }: BootSpec | RestoreSpec,
     how: Pick<Launch, 'argv' | 'forkable' | 'diff'> & Partial<Pick<Launch, 'open'>>,
   ): Promise<QemuVm> {
-    return QemuVm.launch(this.#options.helper, { memory, directory, tied, cgroups, open: [], ...how });
+    return QemuVm.launch(this.#options.helper, {
+      memory,
+      directory,
+      tied,
+      cgroups,
+      open: [],
+      ...(nic && { nic }),
+      ...how,
+    });
   }
 
   async #probe(): Promise<ProbeReport> {

@@ -9,6 +9,7 @@ import {
   type FreezeOptions,
   type Guarded,
   type GuardOptions,
+  type Nic,
   Phases,
   type Twin,
   type Vm,
@@ -58,6 +59,7 @@ export interface Launch {
   tied: boolean;
   cgroups: string[];
   open: { name: string; path: string }[];
+  nic?: Nic;
 }
 
 type Place = Pick<Launch, 'memory' | 'directory' | 'forkable'>;
@@ -79,9 +81,10 @@ export class QemuVm implements Vm {
   #pauses: Pauses;
 
   static async launch(helper: HostHelper, launch: Launch): Promise<QemuVm> {
-    const { directory, argv, tied, cgroups, open, diff } = launch;
+    const { directory, argv, tied, cgroups, open, diff, nic } = launch;
     const started = await helper.spawn({
       ...{ argv, tied, cgroups, open },
+      ...(nic && { network: nic.network }),
       // The helper looks the program up in this PATH: the same one in which the engine was probed.
       env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
       log: `${directory}/vmm.log`,
@@ -210,7 +213,7 @@ export class QemuVm implements Vm {
     await this.stop();
   }
 
-  async #fork({ directory, tied, cgroups = [] }: ForkPlacement): Promise<QemuVm> {
+  async #fork({ directory, tied, cgroups = [], nic }: ForkPlacement): Promise<QemuVm> {
     await this.#explained(this.#control.connected());
     await writeFile(`${directory}/vmm.log`, '', { mode: 0o600 });
     const forking = this.#helper.forkVmm(this.#process, {
@@ -220,6 +223,7 @@ export class QemuVm implements Vm {
       orders: { 'qmp.sock': '{"execute":"cont"}\n' },
       tied,
       cgroups,
+      ...(nic && { network: nic.network }),
     });
     const place = { memory: this.#memory, directory, forkable: true };
     return QemuVm.#of(this.#helper, await this.#explained(forking), place);

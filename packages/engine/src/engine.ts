@@ -17,6 +17,13 @@ export interface Disk {
   readOnly: boolean;
 }
 
+/** The one network device of a VM. */
+export interface Nic {
+  /** The number of a network of the host helper: the device is the other end of its tap. */
+  network: number;
+  mac: string;
+}
+
 interface Placement {
   machine: Machine;
   /** In guest order: the first is /dev/vda. */
@@ -26,6 +33,8 @@ interface Placement {
   /** `true`: the VM dies with the program that started it. */
   tied: boolean;
   cgroups?: string[];
+  /** A snapshot has the device or has it not: restored is what was saved. */
+  nic?: Nic;
 }
 
 export interface BootSpec extends Placement {
@@ -53,6 +62,8 @@ export interface ForkPlacement {
   directory: string;
   tied: boolean;
   cgroups?: string[];
+  /** Exactly if the original has one. */
+  nic?: Nic;
 }
 
 export interface VmExit {

@@ -12,6 +12,7 @@ export type {
   Guarded,
   GuardOptions,
   Machine,
+  Nic,
   ProbeReport,
   RestoreSpec,
   Twin,

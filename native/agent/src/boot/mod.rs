@@ -2,6 +2,7 @@
 
 mod console;
 mod modules;
+mod network;
 mod root;
 mod settings;
 
@@ -29,6 +30,9 @@ pub fn run() -> Result<Channel, String> {
     settings::apply();
     if let Err(error) = crate::guest_command::install() {
         console::print(&format!("forkd-guest: {error}"));
+    }
+    if let Some(addresses) = parameter(&command_line, "forkd.network") {
+        network::configure(addresses);
     }
     // Without the cover a child would still get a fresh machine-id, only at a higher price; so it is not fatal here.
     if let Err(error) = crate::machine::cover_ids() {
