@@ -1,8 +1,11 @@
 import { readdirSync, readFileSync } from 'node:fs';
-import { processesUsing } from '@forkd/controller';
+import { processesUsing, tapsOf } from '@forkd/controller';
 import type { SandboxInfo, SnapshotInfo, WorkspaceInfo } from '@forkd/protocol';
 import type { DaemonProcess } from './daemon-process.js';
 import { call, type Promised } from './load.js';
+
+/** Says nothing where nobody takes the connection: whether it may go on is another matter. */
+const CONNECT = '! (exec 3<>/dev/tcp/203.0.113.7/80) 2>&1 | grep -q refused && hostname';
 
 export interface Findings {
   orphans: string[];
@@ -17,7 +20,7 @@ export async function audit(daemon: DaemonProcess, data: string, promised: Promi
   const sandboxes = (await call(daemon, 'GET', '/v1/sandboxes')).json as SandboxInfo[];
   const snapshots = (await call(daemon, 'GET', '/v1/snapshots')).json as SnapshotInfo[];
   // Before anything is spawned: the daemon has nothing running but what it lists.
-  const processes = orphans(data, daemon, sandboxes);
+  const processes = [...orphans(data, daemon, sandboxes), ...strayNetworks(daemon, sandboxes)];
   const workspaces = (await call(daemon, 'GET', '/v1/workspaces')).json as WorkspaceInfo[];
   const files = [...leakedFiles(data, sandboxes, snapshots), ...strays(workspaces, sandboxes, snapshots)];
   const lost = await lostSandboxes(daemon, sandboxes, promised);
@@ -34,6 +37,14 @@ function orphans(data: string, daemon: DaemonProcess, sandboxes: SandboxInfo[]):
   return processesUsing(data)
     .filter((pid) => !known.has(pid))
     .map((pid) => `${pid} ${readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ').slice(0, 300)}`);
+}
+
+/** A network lasts as long as somebody has its tap: each VM has one, and nobody else has any yet. */
+function strayNetworks(daemon: DaemonProcess, sandboxes: SandboxInfo[]): string[] {
+  const wrong = sandboxes
+    .filter(({ pid }) => tapsOf(pid!) !== 1)
+    .map(({ id, pid }) => `${id} has ${tapsOf(pid!)} taps`);
+  return tapsOf(daemon.helper) === 0 ? wrong : [...wrong, `the helper has ${tapsOf(daemon.helper)} taps`];
 }
 
 function leakedFiles(data: string, sandboxes: SandboxInfo[], snapshots: SnapshotInfo[]): string[] {
@@ -81,12 +92,12 @@ async function lostWork(daemon: DaemonProcess, workspaces: WorkspaceInfo[], prom
   return lost;
 }
 
-/** One that was promised must be there, and be itself. */
+/** One that was promised must be there, and be itself, and somebody must answer its guest. */
 async function lostSandboxes(daemon: DaemonProcess, sandboxes: SandboxInfo[], promised: Promised): Promise<string[]> {
   const there = new Set(sandboxes.map(({ id }) => id));
   const lost = [...promised.sandboxes].filter((id) => !there.has(id));
   for (const { id, metadata } of sandboxes) {
-    const { status, json } = await call(daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args: ['hostname'] });
+    const { status, json } = await call(daemon, 'POST', `/v1/sandboxes/${id}/exec`, { args: ['bash', '-c', CONNECT] });
     const name = (json as { stdout?: string }).stdout?.trim();
     if (status !== 200 || name !== id) lost.push(`${id}: ${status} ${JSON.stringify(json).slice(0, 300)}`);
     // Also those nobody was told of are there for good: a client finds them in the list.

@@ -54,10 +54,10 @@ impl Taps {
 pub fn make(number: u64, wiring: &Wiring, taps: &Taps, handles: &Handles) -> Result<Reply, Failure> {
     let made = || -> Result<OwnedFd, Error> {
         // SAFETY: concerns this thread alone.
-        check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
-        let tap = tap()?;
-        connect(wiring)?;
-        rules::install(wiring).map_err(|e| Error::new(e.kind(), format!("packet filter: {e}")))?;
+        check(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map_err(during("namespace"))?;
+        let tap = tap().map_err(during("/dev/net/tun"))?;
+        connect(wiring).map_err(during("addresses"))?;
+        rules::install(wiring).map_err(during("packet filter"))?;
         Ok(tap)
     };
     let tap = made().map_err(|e| Failure::io("make a network", &e))?;
@@ -208,6 +208,10 @@ fn socket(kind: i32, port: u16) -> Result<OwnedFd, Error> {
         }
         Ok(socket)
     }
+}
+
+fn during(what: &str) -> impl Fn(Error) -> Error + '_ {
+    move |error| Error::new(error.kind(), format!("{what}: {error}"))
 }
 
 pub fn check(result: i32) -> Result<(), Error> {

@@ -11,6 +11,7 @@ import { Events } from './events.js';
 import { Admission, type AdmissionOptions } from './limits/admission.js';
 import { type CgroupOptions, Cgroups } from './limits/cgroups.js';
 import type { SandboxLimits } from './limits/settings.js';
+import { type NetworkOptions, Networks } from './network/networks.js';
 import type { Parts } from './parts.js';
 import { promote } from './promote.js';
 import { recover } from './recovery.js';
@@ -51,6 +52,7 @@ export interface OpenOptions {
   /** How often what has become too old is removed. @default 60 s */
   gcMs?: number;
   limits?: LimitOptions;
+  network?: NetworkOptions;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -71,7 +73,15 @@ export class Controller implements AsyncDisposable {
     directory: string,
     engine: Engine,
     helper: HostHelper,
-    { lasting = false, writers = 4, retention = KEEP_ALL, gcMs = 60_000, limits = {}, ...places }: OpenOptions = {},
+    {
+      lasting = false,
+      writers = 4,
+      retention = KEEP_ALL,
+      gcMs = 60_000,
+      limits = {},
+      network,
+      ...places
+    }: OpenOptions = {},
   ): Promise<Controller> {
     await using scope = new Scope();
     const data = new DataDirectory(directory, lasting, places);
@@ -80,10 +90,12 @@ export class Controller implements AsyncDisposable {
     if (lasting) scope.add(await claim(data.own));
     const store = new SqliteStore(lasting ? data.state : ':memory:');
     scope.add(() => store.close());
+    const networks = new Networks(helper, data.own, network);
+    scope.add(() => networks.close());
     const cgroups = new Cgroups(data.own, limits);
     const admission = new Admission(store, limits);
     const { defaults = {} } = limits;
-    const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, defaults };
+    const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, defaults, networks };
     scope.add(() => cgroups.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, retention, scope.release());
     await controller.#recover();

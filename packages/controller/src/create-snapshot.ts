@@ -10,6 +10,7 @@ import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import { sha256 } from './durable.js';
 import { findLanguage } from './find-language.js';
+import { kernelParameter, type Wiring } from './network/wiring.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
 import { untilQuiet } from './quiet.js';
@@ -61,8 +62,11 @@ export async function createSnapshot(
   await using scope = new Scope();
   const draft = await makeDraft(data, tag, scope);
   await lay(images, draft, parts.helper);
-  report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}` });
-  const { protocol, recipe } = await warmParent(parts, machine, images, draft, { ...options, report, signal });
+  const network = await parts.networks.wiring();
+  const wired = network ? 'network' : 'no network';
+  report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}, ${wired}` });
+  const warming = { ...options, network, report, signal };
+  const { protocol, recipe } = await warmParent(parts, machine, images, draft, warming);
 
   report({ step: 'save' });
   const version = (await engine.probe()).version ?? '';
@@ -76,6 +80,7 @@ export async function createSnapshot(
     guest_branch: false,
     engine: { kind: engine.kind, version },
     machine,
+    network,
     cpu: hostCpu(),
     agent_protocol: protocol,
     language: recipe.warmup.kernel ?? null,
@@ -104,17 +109,18 @@ async function lay(images: Images, draft: string, helper: HostHelper): Promise<v
 interface Warming {
   recipe: Recipe;
   rootfs?: string;
+  network: Wiring | null;
   report: Report;
   signal: AbortSignal;
 }
 
 /** Runs the parent from boot to saved; returns the protocol its agent speaks, and what it was warmed by. */
 async function warmParent(
-  { engine, data }: Parts,
+  { engine, data, networks }: Parts,
   machine: Machine,
   images: Images,
   draft: string,
-  { recipe: given, rootfs, report, signal }: Warming,
+  { recipe: given, rootfs, network, report, signal }: Warming,
 ): Promise<{ protocol: number; recipe: Recipe }> {
   const files = snapshotFiles(draft);
   const directory = `${data.own}/parent-${process.hrtime.bigint().toString(36)}`;
@@ -123,19 +129,22 @@ async function warmParent(
   scope.add(() => rm(directory, { recursive: true, force: true }));
   signal.throwIfAborted();
   const vm = scope.own(
-    await engine.boot({
-      machine,
-      kernel: images.kernel,
-      initramfs: images.initramfs,
-      cmdline: ['forkd.base=/dev/vda', 'forkd.upper=/dev/vdb'],
-      disks: [
-        { path: files.base, readOnly: true },
-        { path: files.upper, readOnly: false },
-      ],
-      directory,
-      tied: true,
-      memory: files.memory,
-    }),
+    await networks.connect({ directory, wiring: network }, (nic) =>
+      engine.boot({
+        machine,
+        kernel: images.kernel,
+        initramfs: images.initramfs,
+        cmdline: ['forkd.base=/dev/vda', 'forkd.upper=/dev/vdb', ...(network ? [kernelParameter(network)] : [])],
+        disks: [
+          { path: files.base, readOnly: true },
+          { path: files.upper, readOnly: false },
+        ],
+        directory,
+        tied: true,
+        memory: files.memory,
+        ...nic,
+      }),
+    ),
   );
   const guest = connectGuest(await vm.channel());
   scope.add(() => guest.close());

@@ -5,6 +5,7 @@ import type { Events } from './events.js';
 import type { Admission } from './limits/admission.js';
 import type { Cgroups } from './limits/cgroups.js';
 import type { SandboxLimits } from './limits/settings.js';
+import type { Networks } from './network/networks.js';
 import type { Store } from './store/store.js';
 
 /** What every operation of the controller works with. */
@@ -18,4 +19,5 @@ export interface Parts {
   admission: Admission;
   /** Of sandboxes that come without their own. */
   defaults: SandboxLimits;
+  networks: Networks;
 }

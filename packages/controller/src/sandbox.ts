@@ -75,7 +75,7 @@ export class Sandbox implements AsyncDisposable {
     const memoryLimit = limits.memory_limit_mib ?? null;
     scope.add(() => parts.cgroups.remove(place));
     const cgroups = [...birth.cgroups, ...(await parts.cgroups.make(place, limits))];
-    const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups }));
+    const vm = scope.own(await source.start({ directory, tied: !parts.data.lasting, cgroups, sandbox: id }));
     if (resourcesOf(limits).includes('io')) await vm.throttle?.(limits);
     const restored = performance.now();
     const { guestBranch } = birth;
@@ -101,6 +101,8 @@ export class Sandbox implements AsyncDisposable {
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
+    // Without it the guest finds every connection refused.
+    if (snapshot.network) await parts.networks.adopt({ directory, sandbox: id }, vm).catch(() => {});
     const paused = state === 'paused';
     // The program before may have ended between the order and its record: the record is what counts.
     await (paused ? vm.pause() : vm.resume());

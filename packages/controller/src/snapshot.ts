@@ -3,6 +3,7 @@ import { readFile, stat } from 'node:fs/promises';
 import type { Engine } from '@forkd/engine';
 import { ForkdError, SandboxId, Tag } from '@forkd/protocol';
 import { z } from 'zod';
+import { Wiring } from './network/wiring.js';
 import { Budget } from './store/records.js';
 
 /** Raised when a reader of an older version could misread what is written now. */
@@ -23,6 +24,8 @@ export const SnapshotMeta = z.object({
     memoryMib: z.number().int(),
     accel: z.enum(['kvm', 'tcg']),
   }),
+  /** Of its network device; `null`: it has none. */
+  network: Wiring.nullable().default(null),
   /** Of the host that saved it; under KVM the guest sees this CPU. */
   cpu: z.object({ model: z.string(), flags: z.string() }),
   /** Of one that was taken of a running sandbox. */

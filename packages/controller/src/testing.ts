@@ -11,6 +11,7 @@ import { loadRecipe, type Recipe } from '@forkd/images';
 import { afterAll, expect } from 'vitest';
 import { Controller } from './controller.js';
 import { leaks, NO_LEAKS } from './leaks.js';
+import type { NetworkOptions } from './network/networks.js';
 import { runs } from './processes.js';
 
 const REPOSITORY = new URL('../../..', import.meta.url).pathname;
@@ -33,9 +34,13 @@ export function dataDirectory(): string {
 }
 
 /** A controller as a program would have it; `lasting` as the daemon would. */
-export async function openController(root: string, lasting = false): Promise<Controller & { helper: HostHelper }> {
+export async function openController(
+  root: string,
+  lasting = false,
+  network: NetworkOptions = {},
+): Promise<Controller & { helper: HostHelper }> {
   const helper = HostHelper.start(lasting ? `${root}/run/daemon` : '');
-  const opening = Controller.open(root, new QemuEngine({ helper }), helper, { lasting });
+  const opening = Controller.open(root, new QemuEngine({ helper }), helper, { lasting, network });
   opening.catch(() => helper[Symbol.asyncDispose]());
   const controller = await opening;
   return Object.assign(controller, { helper });

@@ -1,5 +1,5 @@
 import { mkdir, rm } from 'node:fs/promises';
-import type { ForkPlacement, Vm } from '@forkd/engine';
+import type { Vm } from '@forkd/engine';
 import type { GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { blaming, whileAlive } from './alive.js';
@@ -8,7 +8,7 @@ import { identityOf } from './identity.js';
 import type { Parts } from './parts.js';
 import { untilQuiet } from './quiet.js';
 import type { SnapshotMeta } from './snapshot.js';
-import { type Source, savedSource } from './source.js';
+import { type ChildPlacement, type Source, savedSource } from './source.js';
 
 /** Twice: the second time the guest takes the paths of everything that the first time had set up. */
 const REHEARSALS = 2;
@@ -30,8 +30,8 @@ export class Zygote implements Source, AsyncDisposable {
     if (!vm.fork) return undefined;
     await whileAlive(vm, 'in rehearsal', rehearseAll(vm, snapshot, signal));
     await vm.pause();
-    const zygote = new Zygote(vm, `${directory}/upper.img`, scope.release());
-    const forks = await zygote.#canFork(parts, signal);
+    const zygote = new Zygote(parts, snapshot, vm, `${directory}/upper.img`, scope.release());
+    const forks = await zygote.#canFork(signal);
     if (forks && !signal.aborted) return zygote;
     await zygote[Symbol.asyncDispose]();
     signal.throwIfAborted();
@@ -39,6 +39,8 @@ export class Zygote implements Source, AsyncDisposable {
   }
 
   private constructor(
+    private readonly parts: Parts,
+    private readonly snapshot: SnapshotMeta,
     readonly vm: Vm,
     readonly upper: string,
     scope: Scope,
@@ -50,8 +52,9 @@ export class Zygote implements Source, AsyncDisposable {
   /** Settles when the zygote is gone, for whatever reason. */
   readonly exited: Promise<void>;
 
-  start(placement: ForkPlacement): Promise<Vm> {
-    return this.vm.fork!(placement);
+  start(placement: ChildPlacement): Promise<Vm> {
+    const ends = { ...placement, wiring: this.snapshot.network };
+    return this.parts.networks.connect(ends, (nic) => this.vm.fork!({ ...placement, ...nic }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -59,10 +62,10 @@ export class Zygote implements Source, AsyncDisposable {
   }
 
   /** Forking leans on how the emulator and its C library are built; only doing it once shows that it works here. */
-  async #canFork(parts: Parts, signal: AbortSignal): Promise<boolean> {
+  async #canFork(signal: AbortSignal): Promise<boolean> {
     await using scope = new Scope();
     const directory = `${this.upper}-trial`;
-    await placeFor(parts, this, directory, scope);
+    await placeFor(this.parts, this, directory, scope);
     try {
       const trial = scope.own(await this.start({ directory, tied: true }));
       const guest = await whileAlive(

@@ -77,6 +77,8 @@ it.each([
   [['--rate-limit', '1e3'], /whole number/],
   [['--max-concurrent', '0'], /from 1 to/],
   [['--log-level', 'loud'], /none of/],
+  [['--network', 'all'], /none of/],
+  [['--network-range', '8.8.8.0/30'], /private range/],
   [['--socket', `/${'x'.repeat(107)}`], /107 bytes/],
   [['--otlp-endpoint', 'file:///x'], /not an http/],
   [['stray'], /stray/],

@@ -1,6 +1,6 @@
 import { isIP } from 'node:net';
 import { join, resolve } from 'node:path';
-import type { SandboxLimits } from '@forkd/controller';
+import { type SandboxLimits, wiringOf } from '@forkd/controller';
 import { ForkdError, LimitFields, whole } from '@forkd/protocol';
 import { z } from 'zod';
 import type { FlagName, Flags } from './flags.js';
@@ -30,6 +30,7 @@ export interface Config {
   /** Whether a sandbox may run without a limit that this host cannot apply. */
   allowUnlimited: boolean;
   overcommit: number;
+  network: { mode: (typeof NETWORKS)[number]; range: string };
   /** Requests a second for each token; 0: no limit. */
   rateLimit: number;
   maxConcurrent: number;
@@ -42,6 +43,7 @@ export interface Config {
 
 const DefaultLimits = z.strictObject({ ...LimitFields, memory_limit_mib: whole(16, 1 << 20).optional() });
 
+const NETWORKS = ['auto', 'tap', 'none'] as const;
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
 /** Checks everything that can be checked without opening a file. */
@@ -73,6 +75,7 @@ export function readConfig(flags: Flags, recipes: string): Config {
     defaultLimits: readLimits(flags('default-limits')!),
     allowUnlimited: oneOf('allow-unlimited', ['true', 'false'], flags('allow-unlimited')!) === 'true',
     overcommit: decimal(flags, 'overcommit', 1000),
+    network: { mode: oneOf('network', NETWORKS, flags('network')!), range: checkRange(flags('network-range')!) },
     rateLimit: number(flags, 'rate-limit', 0, 1_000_000),
     maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
     auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),
@@ -128,6 +131,11 @@ function readDomain(text: string): string | undefined {
   return name;
 }
 
+function checkRange(range: string): string {
+  wiringOf(range);
+  return range;
+}
+
 /** The URL is not repeated in the error: it may hold a password. */
 function readEndpoint(text: string | undefined): string | undefined {
   if (text === undefined) return undefined;
@@ -162,9 +170,10 @@ function readLimits(text: string): SandboxLimits {
   );
 }
 
-function oneOf(name: FlagName, values: string[], value: string): string {
-  if (!values.includes(value)) throw invalid(`--${name} is none of ${values.join(', ')}`, `Correct --${name}.`);
-  return value;
+function oneOf<T extends string>(name: FlagName, values: readonly T[], value: string): T {
+  const found = values.find((known) => known === value);
+  if (found === undefined) throw invalid(`--${name} is none of ${values.join(', ')}`, `Correct --${name}.`);
+  return found;
 }
 
 function invalid(message: string, hint: string): ForkdError {

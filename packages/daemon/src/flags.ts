@@ -60,6 +60,18 @@ export const FLAGS = {
     help: 'seconds between two removals of what is not to be kept any longer',
     fallback: '60',
   },
+  network: {
+    takes: 'MODE',
+    env: 'FORKD_NETWORK',
+    help: 'tap: VMs have a network device; none: they have none; auto: new snapshots have one where the host can',
+    fallback: 'auto',
+  },
+  'network-range': {
+    takes: 'CIDR',
+    env: 'FORKD_NETWORK_RANGE',
+    help: 'the four private addresses that the guests of new snapshots see as theirs',
+    fallback: '10.107.0.0/30',
+  },
   data: { takes: 'DIR', env: 'FORKD_DATA', help: 'the data directory', fallback: '/var/lib/forkd' },
   recipes: { takes: 'DIR', env: 'FORKD_RECIPES', help: 'the recipes (default: those that came with forkd)' },
   socket: { takes: 'PATH', env: 'FORKD_SOCKET', help: 'listen on a Unix socket too; who may open it needs no token' },

@@ -42,14 +42,14 @@ async function serve(): Promise<void> {
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
   const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
-  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs } = config;
+  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, network } = config;
   const limits = {
     defaults: config.defaultLimits,
     allowUnlimited: config.allowUnlimited,
     overcommit: config.overcommit,
     quotaOf: (owner: string) => tokens.quotaOf(owner),
   };
-  const options = { lasting: true, snapshots, state, writers, retention, gcMs, limits };
+  const options = { lasting: true, snapshots, state, writers, retention, gcMs, limits, network };
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit }, VERSION);

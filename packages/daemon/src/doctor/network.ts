@@ -1,9 +1,11 @@
 import { access, constants, readdir, readFile } from 'node:fs/promises';
+import { DEFAULT_RANGE, wiringOf } from '@forkd/controller';
+import { closeSockets } from '@forkd/host';
+import { asForkdError } from '@forkd/protocol';
 import { type Check, type Host, type Outcome, pass, skip, warn } from './check.js';
-import { ask } from './program.js';
 
-/** Guests have no network yet, so nothing here is fatal. */
-const LATER = 'guests will need it for their network';
+/** Without it guests have no network; all else works. */
+const WITHOUT = 'guests have no network (--network none)';
 
 export const networkChecks: Check[] = [
   { name: 'ip_forward', run: forwarding },
@@ -11,13 +13,12 @@ export const networkChecks: Check[] = [
   { name: 'tap device', run: tap },
   { name: 'network namespaces', run: namespaces },
   { name: 'per-child netns', run: prepared },
-  { name: 'nftables', run: nftables },
 ];
 
 async function forwarding(): Promise<Outcome> {
   const value = (await readFile('/proc/sys/net/ipv4/ip_forward', 'utf8')).trim();
-  if (value === '1') return pass('on');
-  return skip(`off; not needed yet: ${LATER}`, 'sysctl -w net.ipv4.ip_forward=1');
+  if (value === '1') return pass('on; not needed: nothing of a guest is routed');
+  return skip('off; not needed: nothing of a guest is routed', 'Nothing to do.');
 }
 
 async function tun(): Promise<Outcome> {
@@ -26,7 +27,7 @@ async function tun(): Promise<Outcome> {
     return pass('/dev/net/tun can be opened');
   } catch {
     return warn(
-      `/dev/net/tun is absent or cannot be opened: ${LATER}`,
+      `/dev/net/tun is absent or cannot be opened: ${WITHOUT}`,
       'modprobe tun; in a container: --device /dev/net/tun',
     );
   }
@@ -38,26 +39,23 @@ async function tap(): Promise<Outcome> {
   return skip('none; not needed: no device has to be prepared on the host', 'Nothing to do.');
 }
 
-async function namespaces({ signal }: Host): Promise<Outcome> {
-  const said = await ask('unshare', ['--net', 'true'], signal);
-  if (said.ok) return pass('one was made and left');
-  return warn(
-    `none can be made (${said.reason}): ${LATER}`,
-    said.absent ? 'apt-get install util-linux' : 'Run as root; in a container: --cap-add SYS_ADMIN',
-  );
+/** As for every sandbox: a namespace with a tap, addresses, packet filter and sockets. */
+async function namespaces({ helper }: Host): Promise<Outcome> {
+  try {
+    const { number, sockets } = await helper.makeNetwork(wiringOf(DEFAULT_RANGE));
+    closeSockets(sockets);
+    await helper.dropNetwork(number);
+    return pass('one was made, with a tap and a packet filter');
+  } catch (thrown) {
+    return warn(
+      `none can be made (${asForkdError(thrown).message}): ${WITHOUT}`,
+      'Run as root; modprobe -a tun nf_tables nft_tproxy; the kernel needs IPv6; in a container: --cap-add SYS_ADMIN,NET_ADMIN',
+    );
+  }
 }
 
 async function prepared(): Promise<Outcome> {
   const names = (await readdir('/run/netns').catch(() => [])).filter((name) => name.startsWith('forkd-'));
   const count = names.length === 0 ? 'none' : `${names.length}`;
   return skip(`${count} prepared; not needed: nothing is prepared per child`, 'Nothing to do.');
-}
-
-async function nftables({ signal }: Host): Promise<Outcome> {
-  const said = await ask('nft', ['list', 'tables'], signal);
-  if (said.ok) return pass('nft lists its tables');
-  return warn(
-    said.absent ? `nft is not installed: ${LATER}` : `nft does not work (${said.reason}): ${LATER}`,
-    said.absent ? 'apt-get install nftables' : 'Run as root; modprobe nf_tables',
-  );
 }

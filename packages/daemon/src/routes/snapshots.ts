@@ -53,7 +53,7 @@ export function snapshotRoutes(app: FastifyInstance, controller: Controller, rec
     }
     await done;
     const made = snapshotInfo(controller, await controller.viewSnapshot(body.tag));
-    return reply.code(201).send(body.tap ? { ...made, warning: 'tap is not used: guests have no network yet' } : made);
+    return reply.code(201).send(body.tap ? { ...made, warning: 'tap is not used: every VM has one of its own' } : made);
   });
   serveRoute(app, ROUTES.shareSnapshot, async ({ params, body, request }) => {
     await ownSnapshot(controller, request.caller, params.tag);

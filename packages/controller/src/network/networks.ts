@@ -1,0 +1,150 @@
+import { relative } from 'node:path';
+import type { Nic, Vm } from '@forkd/engine';
+import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
+import { asForkdError, ForkdError } from '@forkd/protocol';
+import { closed, type Uplink } from './uplink.js';
+import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
+
+/**
+ * How many are made before somebody asks for them. One takes a millisecond of work but tens of them of waiting for the kernel, in
+ * which time a spawn starts a few children.
+ */
+export const SPARE = 16;
+
+export interface NetworkOptions {
+  /** `auto`: new snapshots have a network device where the host can make networks. `none`: no VM has one. @default auto */
+  mode?: 'auto' | 'tap' | 'none';
+  /** The addresses of the guests of new snapshots, four of which one is the guest's. */
+  range?: string;
+  /** @default nothing gets out */
+  uplink?: Uplink;
+}
+
+/** What a wire connects. */
+export interface Ends {
+  /** Of the VM. */
+  directory: string;
+  /** Whose VM it is, or will be. */
+  sandbox?: string;
+  /** `null`: the VM has no device for it. */
+  wiring: Wiring | null;
+}
+
+/** The networks of the VMs, one for each; some are always ready. */
+export class Networks {
+  readonly #mode: 'auto' | 'tap' | 'none';
+  readonly #wiring: Wiring;
+  readonly #uplink: Uplink;
+  readonly #spare: Promise<HostNetwork>[] = [];
+  readonly #attached = new Map<string, NetworkSockets>();
+  #isClosed = false;
+
+  constructor(
+    private readonly helper: HostHelper,
+    /** Holds the directories of the VMs: what their places are relative to. */
+    private readonly own: string,
+    { mode = 'auto', range = DEFAULT_RANGE, uplink = closed }: NetworkOptions = {},
+  ) {
+    this.#mode = mode;
+    this.#wiring = wiringOf(range);
+    this.#uplink = uplink;
+  }
+
+  /** For a new snapshot; `null`: it will have no network device. */
+  async wiring(): Promise<Wiring | null> {
+    if (this.#mode === 'none') return null;
+    try {
+      this.#spare.unshift(Promise.resolve(await this.#next(this.#wiring)));
+      return this.#wiring;
+    } catch (thrown) {
+      if (this.#mode === 'auto') return null;
+      throw thrown;
+    }
+  }
+
+  /** Starts a VM, on a wire of its own if it has a device for it, for as long as it lives. */
+  async connect({ directory, sandbox, wiring }: Ends, start: (nic: { nic?: Nic }) => Promise<Vm>): Promise<Vm> {
+    if (wiring === null) return start({});
+    if (this.#mode === 'none')
+      throw new ForkdError('host_unfit', 'the snapshot has a network device, and this forkd runs without network', {
+        hint: 'Start forkd with --network tap, or create the snapshot again.',
+      });
+    const place = relative(this.own, directory);
+    const { number, sockets } = await this.#next(wiring);
+    this.#attach(place, sockets, sandbox);
+    try {
+      const vm = await start({ nic: { network: number, mac: wiring.guestMac } });
+      void vm.exited.then(() => this.#detach(place, sockets));
+      return vm;
+    } catch (thrown) {
+      this.#detach(place, sockets);
+      await this.helper.dropNetwork(number).catch(() => {});
+      throw thrown;
+    }
+  }
+
+  /** Answers the guest of a VM that an earlier program has started. Until then, and if it cannot, nobody does. */
+  async adopt({ directory, sandbox }: Omit<Ends, 'wiring'>, vm: Vm): Promise<void> {
+    if (this.#mode === 'none') return;
+    const place = relative(this.own, directory);
+    const sockets = await this.helper.openNetwork(vm);
+    this.#attach(place, sockets, sandbox);
+    void vm.exited.then(() => this.#detach(place, sockets));
+  }
+
+  /** Namespaces last as long as their VMs; what is closed here is our end of them. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    for (const [place, sockets] of this.#attached) this.#detach(place, sockets);
+    await Promise.all(
+      this.#spare.splice(0).map((spare) => spare.then((network) => this.#drop(network)).catch(() => {})),
+    );
+  }
+
+  async #next(wiring: Wiring): Promise<HostNetwork> {
+    if (this.#isClosed) throw new ForkdError('cancelled', 'forkd is being stopped');
+    // Those of snapshots made with other addresses are not kept ready.
+    if (!sameWiring(wiring, this.#wiring)) return this.#make(wiring);
+    const next = this.#spare.shift() ?? this.#make(wiring);
+    const network = await next;
+    while (this.#spare.length < SPARE && !this.#isClosed) {
+      const spare = this.#make(wiring);
+      spare.catch(() => {});
+      this.#spare.push(spare);
+    }
+    return network;
+  }
+
+  async #make(wiring: Wiring): Promise<HostNetwork> {
+    try {
+      return await this.helper.makeNetwork(wiring);
+    } catch (thrown) {
+      const cause = asForkdError(thrown);
+      throw new ForkdError('host_unfit', `no network can be made on this host: ${cause.message}`, {
+        cause,
+        hint: 'See `forkd doctor` for what is missing, or start forkd with --network none.',
+      });
+    }
+  }
+
+  async #drop({ number, sockets }: HostNetwork): Promise<void> {
+    closeSockets(sockets);
+    await this.helper.dropNetwork(number);
+  }
+
+  #attach(place: string, sockets: NetworkSockets, sandbox?: string): void {
+    this.#attached.set(place, sockets);
+    this.#uplink.attach(place, sockets, sandbox);
+  }
+
+  #detach(place: string, sockets: NetworkSockets): void {
+    if (this.#attached.get(place) !== sockets) return;
+    this.#attached.delete(place);
+    this.#uplink.detach(place);
+    closeSockets(sockets);
+  }
+}
+
+function sameWiring(a: Wiring, b: Wiring): boolean {
+  return a.guest4 === b.guest4 && a.guest6 === b.guest6 && a.guestMac === b.guestMac;
+}
