@@ -20,10 +20,11 @@ pub fn open(path: &str) -> Result<File, Error> {
     OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
 }
 
-/// A file that was not there before, for its owner only.
+/// A file that was not there before. VMMs are other users, and memory images are read by many: who sees it at all is decided by
+/// the directories it is in, and by what is mounted in a jail.
 pub fn create(path: &str) -> Result<File, Error> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).custom_flags(flags).open(path)
+    OpenOptions::new().read(true).write(true).create_new(true).mode(0o644).custom_flags(flags).open(path)
 }
 
 /// The parts of a sparse file that hold data, in order: start, and end.

@@ -30,7 +30,7 @@ pub fn replace(request: &ForkVmm, pid: i32, script: &mut Script) -> Result<(), E
     }
     let mut free = (0..).filter(|fd| !open.contains_key(fd));
     let free = [free.next(), free.next()].map(Option::unwrap_or_default);
-    let sockets = sockets(pid)?;
+    let sockets = sockets()?;
     let mut replacer = Replacer { request, pid, free, script };
     for (fd, target) in &open {
         if let Some(inode) = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']')) {
@@ -143,10 +143,10 @@ fn fdinfo(pid: i32, fd: u64) -> Result<String, Error> {
     std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"))
 }
 
-/// The Unix sockets that the process can have, by inode.
-fn sockets(pid: i32) -> Result<HashMap<String, Socket>, Error> {
+/// The Unix sockets that the process can have, by inode: those that were made for it here, and connections to them.
+fn sockets() -> Result<HashMap<String, Socket>, Error> {
     const LISTENS: u32 = 0x10000;
-    let table = std::fs::read_to_string(format!("/proc/{pid}/net/unix"))?;
+    let table = std::fs::read_to_string("/proc/self/net/unix")?;
     let parse = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let listening = u32::from_str_radix(fields.get(3)?, 16).ok()? & LISTENS != 0;

@@ -4,12 +4,14 @@
 //! memory with the original, also the guest code that the emulator has already translated.
 
 use crate::descriptors;
+use crate::jail::{self, Inmate};
 use crate::process;
 use crate::protocol::{Failure, ForkVmm};
 use crate::script::Script;
 use crate::spawn::Spawned;
 use crate::tap;
 use crate::tracee::{self, ThreadState, Tracee};
+use crate::uids::Cursor;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -30,17 +32,18 @@ pub fn fork_vmm(
     request: &ForkVmm,
     tap: Option<OwnedFd>,
     prepared: &mut Prepared,
+    cursor: &mut Cursor,
     known: &dyn Fn(i32) -> bool,
 ) -> Result<Spawned, Failure> {
     let original = (request.pid, request.start_time);
     process::check(request.pid, request.start_time).map_err(|e| Failure::io("fork the VMM", &e))?;
     let mut page = prepared.get(&original).copied();
-    let (copy, threads) = copy_process(request.pid, &mut page).map_err(|e| {
+    let (copy, threads) = copy_process(request, &mut page).map_err(|e| {
         kill_strays(request.pid, known);
         Failure::io("fork the VMM", &gone_or(request.pid, e))
     })?;
     let page = *prepared.entry(original).or_insert(page.unwrap_or_default());
-    finish(request, page, tap, copy, &threads).map_err(|e| Failure::io("set up the forked VMM", &e))
+    finish(request, page, tap, copy, &threads, cursor).map_err(|e| Failure::io("set up the forked VMM", &e))
 }
 
 /// A VMM that is killed just as it forks takes the id of its copy with it. A child of ours that we trace, and that is neither the
@@ -60,12 +63,13 @@ pub fn kill_strays(original: i32, known: &dyn Fn(i32) -> bool) {
 }
 
 /// Stops the VMM for as long as fork() takes; returns the copy, stopped, and how the original's threads stood.
-fn copy_process(pid: i32, page: &mut Option<u64>) -> Result<(Tracee, Vec<ThreadState>), Error> {
+fn copy_process(request: &ForkVmm, page: &mut Option<u64>) -> Result<(Tracee, Vec<ThreadState>), Error> {
+    let pid = request.pid;
     let deadline = Instant::now() + PATIENCE;
     let mut pause = Duration::from_micros(500);
     loop {
         let mut stopped = Vec::new();
-        let forked = fork_if_idle(pid, &mut stopped, page);
+        let forked = fork_if_idle(request, &mut stopped, page);
         release(pid, stopped);
         match forked? {
             Some((copy, threads)) => return Ok((take_over(copy)?, threads)),
@@ -77,16 +81,16 @@ fn copy_process(pid: i32, page: &mut Option<u64>) -> Result<(Tracee, Vec<ThreadS
 }
 
 fn fork_if_idle(
-    pid: i32,
+    request: &ForkVmm,
     stopped: &mut Vec<Tracee>,
     page: &mut Option<u64>,
 ) -> Result<Option<(i32, Vec<ThreadState>)>, Error> {
-    stop_all(pid, stopped)?;
+    stop_all(request.pid, stopped)?;
     // A thread that is not idle is doing something that a copy would do a second time.
     if !stopped.iter().all(Tracee::is_idle) {
         return Ok(None);
     }
-    fork_stopped(pid, stopped, page).map(Some)
+    fork_stopped(request, stopped, page).map(Some)
 }
 
 /// Lets threads go on. If the process was killed meanwhile, those but the first end with nobody but us to notice.
@@ -142,9 +146,14 @@ fn stop_all(pid: i32, stopped: &mut Vec<Tracee>) -> Result<(), Error> {
     }
 }
 
-fn fork_stopped(pid: i32, stopped: &[Tracee], page: &mut Option<u64>) -> Result<(i32, Vec<ThreadState>), Error> {
+fn fork_stopped(
+    request: &ForkVmm,
+    stopped: &[Tracee],
+    page: &mut Option<u64>,
+) -> Result<(i32, Vec<ThreadState>), Error> {
+    let pid = request.pid;
     let main = stopped.iter().find(|t| t.tid == pid).ok_or(ErrorKind::NotFound)?;
-    let memory = File::open(format!("/proc/{pid}/mem"))?;
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     let threads = stopped.iter().map(Tracee::state).collect::<Result<Vec<_>, _>>()?;
     for thread in &threads {
         let mut tid = [0; 4];
@@ -154,13 +163,18 @@ fn fork_stopped(pid: i32, stopped: &[Tracee], page: &mut Option<u64>) -> Result<
         }
     }
     if page.is_none() {
-        *page = Some(Script::map_page(main)?);
+        let mapped = Script::map_page(main)?;
+        *page = Some(mapped);
+        if request.jail.is_some() {
+            jail::lift_limit(main, mapped, &memory)?;
+        }
         for (start, end) in not_forked(pid)? {
             main.call(libc::SYS_madvise, [start, end - start, libc::MADV_DOFORK as u64, 0, 0])?;
         }
     }
     // With CLONE_PARENT the copy is a child of whoever started the original, who can wait for it.
-    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as u64;
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD | request.jail.as_ref().map_or(0, |_| jail::COPY_NAMESPACES);
+    let flags = u64::from(flags as u32);
     let (_, copy) = main.call_making(libc::SYS_clone, [flags, 0, 0, 0, 0])?;
     Ok((copy.ok_or(ErrorKind::NotFound)?, threads))
 }
@@ -191,10 +205,11 @@ fn finish(
     tap: Option<OwnedFd>,
     mut copy: Tracee,
     threads: &[ThreadState],
+    cursor: &mut Cursor,
 ) -> Result<Spawned, Error> {
     let pid = copy.tid;
     let mut traced = Vec::new();
-    let built = build(request, page, tap, &mut copy, threads, &mut traced);
+    let built = build(request, page, tap, &mut copy, threads, cursor, &mut traced);
     traced.push(copy);
     let running = built.and_then(|spawned| {
         traced.drain(..).try_for_each(Tracee::detach)?;
@@ -222,6 +237,7 @@ fn build(
     own_tap: Option<OwnedFd>,
     copy: &mut Tracee,
     threads: &[ThreadState],
+    cursor: &mut Cursor,
     others: &mut Vec<Tracee>,
 ) -> Result<Spawned, Error> {
     let pid = copy.tid;
@@ -231,11 +247,18 @@ fn build(
     let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
     memory.write_all_at(&pid.to_ne_bytes(), main.registers.fs_base + TID_OFFSET)?;
     let mut script = Script::new(page);
+    let inmate = request.jail.as_ref().map(|uids| Inmate::place(pid, &request.to, uids, cursor)).transpose()?;
+    if let Some(inmate) = &inmate {
+        inmate.begin(&mut script);
+    }
     script.call(libc::SYS_setsid, [0; 5]);
     if request.tied {
         script.call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0]);
     }
     descriptors::replace(request, pid, &mut script)?;
+    if let Some(inmate) = &inmate {
+        inmate.end(&mut script)?;
+    }
     script.run(copy, &memory)?;
     tap::replace(copy, &memory, page, own_tap.as_ref())?;
     for state in threads.iter().filter(|t| t.tid != request.pid) {

@@ -1,9 +1,10 @@
 //! Where the RAM of a guest is in its VMM, and which of its pages the guest has written. RAM is a private mapping of an image
 //! that many VMs share: a page that was written is anonymous, every other one is still the image's.
 
+use crate::process;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub const PAGE: u64 = 4096;
 /// Entries of the page map that are looked at in one go: 128 MiB of guest RAM.
@@ -22,36 +23,38 @@ pub struct Region {
 
 /// The mappings of the image. A VM that was booted has it mapped to write to it, and nobody may rely on what it holds.
 pub fn regions(pid: i32, image: &str) -> Result<Vec<Region>, Error> {
-    let path = std::fs::canonicalize(image)?;
-    let path = path.to_str().ok_or(ErrorKind::InvalidInput)?;
+    let image = std::fs::metadata(image)?;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-    let found = parse(&maps, path)?;
+    // Not by its path: that ends with the mount namespace the image was opened in. A file system may show another number of
+    // the device than it gives in `maps`, so it is asked.
+    let found = parse(&maps, |start, end, inode| {
+        let mapped = || std::fs::metadata(format!("/proc/{pid}/map_files/{start:x}-{end:x}")).ok();
+        inode == image.ino() && mapped().is_some_and(|file| (file.dev(), file.ino()) == (image.dev(), image.ino()))
+    })?;
     match found.is_empty() {
-        true if maps.is_empty() => Err(Error::from_raw_os_error(libc::ESRCH)),
+        true if maps.is_empty() || process::ending(pid) => Err(Error::from_raw_os_error(libc::ESRCH)),
         true => Err(Error::new(ErrorKind::NotFound, "the process does not have the image as its RAM")),
         false => Ok(found),
     }
 }
 
-fn parse(maps: &str, path: &str) -> Result<Vec<Region>, Error> {
+/// `is_image` is asked about a range of addresses and the inode of the file that is mapped there.
+fn parse(maps: &str, is_image: impl Fn(u64, u64, u64) -> bool) -> Result<Vec<Region>, Error> {
     let mut found = Vec::new();
     for line in maps.lines() {
-        let mut rest = line;
-        let fields = [(); 5].map(|()| {
-            let (field, after) = rest.split_once(' ').unwrap_or((rest, ""));
-            rest = after.trim_start();
-            field
-        });
-        if rest != path {
-            continue;
-        }
-        let [range, flags, offset, ..] = fields;
+        let mut fields = line.split_whitespace();
+        let mut field = || fields.next().ok_or(ErrorKind::InvalidData);
+        let (range, flags, offset, _, inode) = (field()?, field()?, field()?, field()?, field()?);
         let number = |text| u64::from_str_radix(text, 16).map_err(|_| Error::from(ErrorKind::InvalidData));
         let (start, end) = range.split_once('-').ok_or(ErrorKind::InvalidData)?;
+        let (start, end) = (number(start)?, number(end)?);
+        if !is_image(start, end, inode.parse().map_err(|_| ErrorKind::InvalidData)?) {
+            continue;
+        }
         if !flags.ends_with('p') {
             return Err(Error::new(ErrorKind::InvalidInput, "its RAM is the image itself, not a copy of it"));
         }
-        found.push(Region { start: number(start)?, end: number(end)?, offset: number(offset)? });
+        found.push(Region { start, end, offset: number(offset)? });
     }
     Ok(found)
 }
@@ -120,14 +123,15 @@ mod tests {
     }
 
     #[test]
-    fn the_image_is_found_by_its_whole_path_and_in_all_its_parts() {
+    fn the_image_is_found_in_all_its_parts() {
         let maps = "1000-3000 rw-p 00000000 fd:00 12   /a b/memory.img\n\
-                    3000-4000 rw-p 00002000 fd:00 12   /a b/memory.img\n\
+                    3000-4000 rw-p 00002000 fd:00 12   /\n\
                     8000-9000 rw-p 00000000 fd:00 13   /a b/memory.img.old\n\
                     9000-a000 rw-p 00000000 00:00 0 \n";
         let part = |start, end, offset| Region { start, end, offset };
-        assert_eq!(parse(maps, "/a b/memory.img").unwrap(), [part(0x1000, 0x3000, 0), part(0x3000, 0x4000, 0x2000)]);
-        assert_eq!(parse(maps, "/b/memory.img").unwrap(), []);
-        assert!(parse("1000-2000 rw-s 00000000 fd:00 12 /memory.img", "/memory.img").is_err());
+        let of = |wanted| parse(maps, move |_, _, inode| inode == wanted).unwrap();
+        assert_eq!(of(12), [part(0x1000, 0x3000, 0), part(0x3000, 0x4000, 0x2000)]);
+        assert_eq!(of(14), []);
+        assert!(parse("1000-2000 rw-s 00000000 fd:00 12 /memory.img", |_, _, inode| inode == 12).is_err());
     }
 }

@@ -9,17 +9,21 @@ mod guard;
 mod guest_ram;
 mod handles;
 mod inject;
+mod jail;
+mod jail_root;
 mod netlink;
 mod network;
 mod process;
 mod protocol;
 mod rules;
 mod script;
+mod seccomp;
 mod spawn;
 mod tap;
 mod tracee;
 mod tsc;
 mod twin;
+mod uids;
 
 use protocol::{Envelope, Failure, Line, Reply, Request, MAX_LINE};
 use serde::Deserialize;
@@ -47,6 +51,7 @@ struct Helper {
     guards: guard::Guards,
     taps: Arc<network::Taps>,
     handles: Arc<handles::Handles>,
+    uids: uids::Cursor,
 }
 
 fn main() {
@@ -79,6 +84,7 @@ fn main() {
         guards: Default::default(),
         taps: Default::default(),
         handles,
+        uids: Default::default(),
     };
     let mut pending = Vec::new();
     loop {
@@ -143,13 +149,15 @@ impl Helper {
         match request {
             // These stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
             Request::Spawn(spawn) => {
-                let spawned = self.taps.take(spawn.network).and_then(|tap| spawn::spawn(&spawn, tap));
+                let uids = &mut self.uids;
+                let spawned = self.taps.take(spawn.network).and_then(|tap| spawn::spawn(&spawn, tap, uids));
                 self.watch(id, spawn.tied, spawned);
             }
             Request::ForkVmm(fork) => {
                 let known = |pid| self.children.contains_key(&pid);
                 let tap = self.taps.take(fork.network);
-                let forked = tap.and_then(|tap| fork_vmm::fork_vmm(&fork, tap, &mut self.prepared, &known));
+                let (prepared, uids) = (&mut self.prepared, &mut self.uids);
+                let forked = tap.and_then(|tap| fork_vmm::fork_vmm(&fork, tap, prepared, uids, &known));
                 self.watch(id, fork.tied, forked);
             }
             Request::Twin(twin) => {

@@ -55,6 +55,27 @@ pub struct Spawn {
     pub oom_score_adj: Option<i32>,
     /// Its tap becomes the descriptor `tap` of the program.
     pub network: Option<u64>,
+    pub jail: Option<Jail>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Jail {
+    pub uids: Uids,
+    /// Becomes the user's, with what is to be written.
+    pub directory: String,
+    /// All the files that the program sees, in their places on the host.
+    pub read: Vec<String>,
+    pub write: Vec<String>,
+    pub devices: Vec<String>,
+}
+
+/// The range that users for VMMs are taken from.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Uids {
+    pub first: u32,
+    pub last: u32,
 }
 
 #[derive(Deserialize)]
@@ -102,6 +123,8 @@ pub struct ForkVmm {
     pub cgroups: Vec<String>,
     /// Of the copy, if the original has one.
     pub network: Option<u64>,
+    /// The original is jailed, and the copy will be.
+    pub jail: Option<Uids>,
 }
 
 #[derive(Deserialize)]

@@ -1,8 +1,10 @@
 //! Starts a program in its own session, with its limits, cgroup and listening sockets in place before its first instruction.
 
+use crate::jail::{self, Cell};
 use crate::process;
 use crate::protocol::{Failure, Named, Spawn};
 use crate::tracee;
+use crate::uids::Cursor;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Error;
@@ -11,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 pub struct Spawned {
     pub pid: i32,
@@ -26,7 +29,7 @@ impl Spawned {
     }
 }
 
-pub fn spawn(request: &Spawn, tap: Option<OwnedFd>) -> Result<Spawned, Failure> {
+pub fn spawn(request: &Spawn, tap: Option<OwnedFd>, cursor: &mut Cursor) -> Result<Spawned, Failure> {
     let (program, arguments) = request.argv.split_first().ok_or_else(|| Failure::new("argv is empty"))?;
     let log = OpenOptions::new()
         .append(true)
@@ -40,6 +43,10 @@ pub fn spawn(request: &Spawn, tap: Option<OwnedFd>) -> Result<Spawned, Failure> 
     inherited.fds.extend(tap.map(|tap| ("tap", tap)));
     let limits = limits(request)?;
     let cgroups = cgroups(request)?;
+    let cell =
+        request.jail.as_ref().map(|jail| Cell::prepare(jail, cursor)).transpose().map_err(|e| jail::failure(&e))?;
+    let cell = cell.map(Arc::new);
+    let inner = cell.clone();
     let oom = request.oom_score_adj.map(|value| value.to_string());
     let (tied, helper) = (request.tied, std::process::id());
     let descriptors = inherited.numbers();
@@ -58,13 +65,6 @@ pub fn spawn(request: &Spawn, tap: Option<OwnedFd>) -> Result<Spawned, Failure> 
         command.pre_exec(move || {
             libc::setsid();
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
-            if tied {
-                check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
-                // The helper may have died before the line above took effect.
-                if libc::getppid() as u32 != helper {
-                    return Err(Error::from_raw_os_error(libc::ESRCH));
-                }
-            }
             for file in &cgroups {
                 check(libc::write(file.as_raw_fd(), b"0".as_ptr().cast(), 1) as i32)?;
             }
@@ -80,10 +80,24 @@ pub fn spawn(request: &Spawn, tap: Option<OwnedFd>) -> Result<Spawned, Failure> 
             for fd in &descriptors {
                 check(libc::fcntl(*fd, libc::F_SETFD, 0))?;
             }
-            Ok(())
+            if let Some(cell) = &inner {
+                cell.enter()?;
+            }
+            // After the change of user, which takes it back.
+            if tied {
+                check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+                // The helper may have died before the line above took effect.
+                if libc::getppid() as u32 != helper {
+                    return Err(Error::from_raw_os_error(libc::ESRCH));
+                }
+            }
+            inner.as_ref().map_or(Ok(()), |cell| cell.seal())
         });
     }
-    let mut child = command.spawn().map_err(|e| Failure::io(&format!("start {program}"), &e))?;
+    let mut child = command.spawn().map_err(|e| match cell {
+        Some(cell) if cell.is_to_blame() => jail::failure(&e),
+        _ => Failure::io(&format!("start {program}"), &e),
+    })?;
     let pid = child.id() as i32;
     let started = process::open(pid).and_then(|pidfd| Ok((pidfd, process::start_time(pid)?)));
     match started {

@@ -8,7 +8,8 @@ use std::io::{Error, ErrorKind};
 const MAKES: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEVFORK;
 /// With the last one a stop at a system call bears no real signal: if the tracer dies during it, the tracee is sent none.
 /// For the same reason nothing is single-stepped: a tracee that loses its tracer would go on stepping, and die of the first trap.
-const OPTIONS: i32 = MAKES | libc::PTRACE_O_TRACESYSGOOD;
+/// A call that is made for a tracee is not one that its filter is there to keep it from.
+const OPTIONS: i32 = MAKES | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
 const AT_SYSCALL: i32 = libc::SIGTRAP | 0x80;
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;

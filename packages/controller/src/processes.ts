@@ -22,7 +22,9 @@ export function processesUsing(directory: string): number[] {
 /** The path of its executable; empty when it is gone or not ours to see. */
 export function executable(pid: number): string {
   try {
-    return readlinkSync(`/proc/${pid}/exe`);
+    const path = readlinkSync(`/proc/${pid}/exe`);
+    // A forked VMM's was mounted where the original was, and has lost its path with it. Its name the VMM cannot change.
+    return path === '/' ? readFileSync(`/proc/${pid}/comm`, 'utf8').trim() : path;
   } catch {
     return '';
   }

@@ -1,1 +1,2 @@
+export { JAIL_UIDS } from './jail.js';
 export { QemuEngine, type QemuOptions } from './qemu-engine.js';

@@ -1,10 +1,11 @@
 import { execFile } from 'node:child_process';
-import { basename } from 'node:path';
+import { basename, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import type { Accel, AccelReport, AdoptSpec, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
-import type { HostHelper } from '@forkd/host';
+import type { HostHelper, Uids } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { bootArguments, restoreArguments } from './arguments.js';
+import { JAIL_UIDS, type QemuFiles, qemuFiles } from './jail.js';
 import { proveKvm } from './kvm-proof.js';
 import { type Launch, QemuVm } from './vm.js';
 
@@ -21,6 +22,8 @@ export interface QemuOptions {
   proof?: { kernel: string; initramfs: string };
   /** Where the outcome of that proof is remembered until the host boots again. */
   cache?: string;
+  /** Whom jailed VMMs run as; `none`: they run as root and in no jail. @default JAIL_UIDS */
+  jail?: Uids | 'none';
 }
 
 export class QemuEngine implements Engine {
@@ -29,6 +32,7 @@ export class QemuEngine implements Engine {
   #binary: string;
   #report: Promise<ProbeReport> | undefined;
   #tscKhz: Promise<number> | undefined;
+  #files: Promise<QemuFiles> | undefined;
 
   constructor(options: QemuOptions) {
     this.#options = options;
@@ -49,20 +53,25 @@ export class QemuEngine implements Engine {
     return wanted;
   }
 
-  async boot(spec: BootSpec): Promise<Vm> {
+  async boot(given: BootSpec): Promise<Vm> {
+    const spec = absolute(given);
     checkSpec(spec);
     this.#tscKhz ??= this.#options.helper.measureTscKhz();
     // Its memory is mapped from a file that all copies would write to.
-    return this.#launch(spec, { argv: bootArguments(this.#binary, spec, await this.#tscKhz), forkable: false });
+    const argv = bootArguments(this.#binary, spec, await this.#tscKhz);
+    const read = [spec.kernel, ...(spec.initramfs ? [spec.initramfs] : [])];
+    return this.#launch(spec, { argv, forkable: false, read, write: [spec.memory] });
   }
 
-  async restore(spec: RestoreSpec): Promise<Vm> {
+  async restore(given: RestoreSpec): Promise<Vm> {
+    const spec = absolute(given);
     checkSpec(spec);
     // KVM keeps the VM in the kernel, bound to the one process that made it.
     const forkable = spec.machine.accel === 'tcg';
     const open = [{ name: 'state', path: spec.state }];
     const diff = spec.diff === undefined ? {} : { diff: spec.diff };
-    return this.#launch(spec, { argv: restoreArguments(this.#binary, spec), forkable, open, ...diff });
+    const argv = restoreArguments(this.#binary, spec);
+    return this.#launch(spec, { argv, forkable, open, ...diff, read: [spec.memory], write: [] });
   }
 
   adopt(spec: AdoptSpec): Promise<Vm> {
@@ -73,19 +82,23 @@ export class QemuEngine implements Engine {
     return basename(executable).startsWith('qemu-system-');
   }
 
-  #launch(
-    { memory, directory, tied, cgroups = [], nic }: BootSpec | RestoreSpec,
-    how: Pick<Launch, 'argv' | 'forkable' | 'diff'> & Partial<Pick<Launch, 'open'>>,
+  async #launch(
+    { machine, disks, memory, directory, tied, cgroups = [], nic }: BootSpec | RestoreSpec,
+    { read, write, ...how }: Pick<Launch, 'argv' | 'forkable' | 'diff'> & Partial<Pick<Launch, 'open'>> & Files,
   ): Promise<QemuVm> {
-    return QemuVm.launch(this.#options.helper, {
-      memory,
-      directory,
-      tied,
-      cgroups,
-      open: [],
-      ...(nic && { nic }),
-      ...how,
-    });
+    const paths = (readOnly: boolean) => disks.filter((disk) => disk.readOnly === readOnly).map(({ path }) => path);
+    const devices = machine.accel === 'kvm' ? ['/dev/kvm'] : [];
+    const files = { read: [...read, ...paths(true)], write: [...write, ...paths(false)], devices };
+    const place = { memory, directory, tied, cgroups, open: [], memoryMib: machine.memoryMib, ...(nic && { nic }) };
+    const jail = await this.#jail();
+    return QemuVm.launch(this.#options.helper, { ...place, ...how, ...files, ...(jail && { jail }) });
+  }
+
+  async #jail(): Promise<Launch['jail']> {
+    const { jail: uids = JAIL_UIDS } = this.#options;
+    if (uids === 'none') return undefined;
+    this.#files ??= qemuFiles(this.#binary);
+    return { uids, ...(await this.#files) };
   }
 
   async #probe(): Promise<ProbeReport> {
@@ -108,6 +121,17 @@ export class QemuEngine implements Engine {
     if (!proof) return { usable: false, reason: 'KVM was not tried: no guest kernel to prove it with' };
     return proveKvm({ version, proof, ...(cache === undefined ? {} : { cache }), boot: (spec) => this.boot(spec) });
   }
+}
+
+type Files = Pick<Launch, 'read' | 'write'>;
+
+/** A jailed VMM has another working directory than this program. */
+function absolute<T extends BootSpec | RestoreSpec>(spec: T): T {
+  const names = ['memory', 'directory', 'kernel', 'initramfs', 'state', 'diff'] as const;
+  const given = spec as Partial<Record<(typeof names)[number], string>>;
+  const paths = names.flatMap((name) => (given[name] === undefined ? [] : [[name, resolve(given[name])]]));
+  const disks = spec.disks.map((disk) => ({ ...disk, path: resolve(disk.path) }));
+  return { ...spec, ...Object.fromEntries(paths), disks };
 }
 
 function unavailable(version: string | null, reason: string): ProbeReport {

@@ -1,4 +1,4 @@
-import { readFile, rename, rm, statfs, writeFile } from 'node:fs/promises';
+import { copyFile, readFile, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import { dirname } from 'node:path';
 import type { Duplex } from 'node:stream';
 import {
@@ -15,7 +15,7 @@ import {
   type Vm,
   type VmExit,
 } from '@forkd/engine';
-import type { HostHelper, HostProcess } from '@forkd/host';
+import type { ForkSpec, HostHelper, HostProcess, Uids } from '@forkd/host';
 import { ForkdError, type Limits } from '@forkd/protocol';
 import { z } from 'zod';
 import { SOCKETS } from './arguments.js';
@@ -23,11 +23,23 @@ import { connectUnix } from './connect.js';
 import { ConsoleLog } from './console-log.js';
 import { Control } from './control.js';
 import { sameInstant } from './device-state.js';
+import type { QemuFiles } from './jail.js';
 import { Pauses } from './pauses.js';
 import { twinOf } from './twin.js';
 
 /** Enough for QEMU's threads, disks and sockets; a VMM that wants more is not ours any more. */
 const RLIMITS = { nofile: 256, core: 0 };
+
+const MIB = 1 << 20;
+
+/** Address space beside guest RAM: libraries, translated code, and the stacks and heaps of as many threads as it may have. */
+const OWN_BYTES = 4096 * MIB;
+
+/** A file that it writes besides its disks and its memory is never as large. */
+const FILE_BYTES = 64 * MIB;
+
+/** Where a VMM writes device state, in its own directory: it can write nowhere else. */
+const SAVED = 'vmm.state';
 
 /** More than the devices and CPUs of a VM take in a file. */
 const STATE_BYTES = 1 << 20;
@@ -60,9 +72,18 @@ export interface Launch {
   cgroups: string[];
   open: { name: string; path: string }[];
   nic?: Nic;
+  /** The files it opens by itself. */
+  read: string[];
+  write: string[];
+  devices: string[];
+  memoryMib: number;
+  jail?: QemuFiles & { uids: Uids };
 }
 
-type Place = Pick<Launch, 'memory' | 'directory' | 'forkable'>;
+interface Place extends Pick<Launch, 'memory' | 'directory'> {
+  /** How it is forked; absent where it cannot be. */
+  forking?: Pick<ForkSpec, 'jail'>;
+}
 
 interface Taking<T> {
   take(): Promise<T>;
@@ -81,18 +102,33 @@ export class QemuVm implements Vm {
   #pauses: Pauses;
 
   static async launch(helper: HostHelper, launch: Launch): Promise<QemuVm> {
-    const { directory, argv, tied, cgroups, open, diff, nic } = launch;
-    const started = await helper.spawn({
-      ...{ argv, tied, cgroups, open },
-      ...(nic && { network: nic.network }),
+    const { directory, argv, tied, cgroups, open, diff, nic, jail, memory, forkable } = launch;
+    const saved = `${directory}/${SAVED}`;
+    // The parent's memory is a file that does not exist yet; one that does is not touched.
+    for (const path of [saved, ...launch.write]) await writeFile(path, '', { mode: 0o644, flag: 'a' });
+    const env = {
       // The helper looks the program up in this PATH: the same one in which the engine was probed.
-      env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
+      PATH: process.env.PATH ?? '/usr/bin:/bin',
+      ...(jail && { LD_PRELOAD: jail.preload }),
+    };
+    const started = await helper.spawn({
+      ...{ tied, cgroups, open, env },
+      ...(nic && { network: nic.network }),
+      argv: jail ? [jail.program, ...argv.slice(1)] : argv,
       log: `${directory}/vmm.log`,
       listen: SOCKETS.map((name) => ({ name, path: `${directory}/${name}.sock` })),
-      rlimits: RLIMITS,
+      rlimits: { ...RLIMITS, as: launch.memoryMib * MIB + OWN_BYTES, fsize: await largestFile(launch) },
       oomScoreAdj: OOM_SCORE_ADJ,
+      ...(jail && {
+        jail: {
+          ...{ uids: jail.uids, directory, devices: launch.devices },
+          read: [...jail.files, ...launch.read],
+          write: [saved, ...launch.write],
+        },
+      }),
     });
-    const vm = await QemuVm.#of(helper, started, launch);
+    const forking = forkable && { forking: jail ? { jail: jail.uids } : {} };
+    const vm = await QemuVm.#of(helper, started, { memory, directory, ...forking });
     if (diff === undefined) return vm;
     try {
       await vm.#load(diff);
@@ -104,9 +140,9 @@ export class QemuVm implements Vm {
   }
 
   static async adopt(helper: HostHelper, spec: AdoptSpec): Promise<QemuVm> {
-    const { pid, startTime, machine, memory, directory } = spec;
+    const { pid, startTime, memory, directory } = spec;
     const process = await helper.adopt(pid, startTime);
-    return QemuVm.#of(helper, process, { memory, directory, forkable: machine.accel === 'tcg' });
+    return QemuVm.#of(helper, process, { memory, directory });
   }
 
   static async #of(helper: HostHelper, process: HostProcess, place: Place): Promise<QemuVm> {
@@ -115,14 +151,14 @@ export class QemuVm implements Vm {
     return vm;
   }
 
-  private constructor(helper: HostHelper, process: HostProcess, { memory, directory, forkable }: Place) {
+  private constructor(helper: HostHelper, process: HostProcess, { memory, directory, forking }: Place) {
     this.#helper = helper;
     this.#process = process;
     this.#memory = memory;
     this.#directory = directory;
     this.#control = new Control(`${directory}/qmp.sock`);
     this.#pauses = new Pauses(helper, process, this.#control);
-    if (forkable) this.fork = (placement) => this.#fork(placement);
+    if (forking) this.fork = (placement) => this.#fork(placement, forking);
     this.exited = process.exited.then(async (exit) => ({ ...exit, lastWords: await this.#lastWords() }));
   }
 
@@ -171,8 +207,10 @@ export class QemuVm implements Vm {
   async save(state: string): Promise<void> {
     // Unlike a migration this writes devices and CPUs only: guest RAM already is a file.
     // `live: false` keeps the disks in its hands: it may go on afterwards, or be saved again.
+    const filename = `${this.#directory}/${SAVED}`;
     try {
-      await this.#alive(this.#control.execute('xen-save-devices-state', { filename: state, live: false }));
+      await this.#alive(this.#control.execute('xen-save-devices-state', { filename, live: false }));
+      await copyFile(filename, state);
     } catch (thrown) {
       // QEMU does not say which error of the disk it was.
       const { bavail, bsize } = await statfs(dirname(state));
@@ -213,9 +251,9 @@ export class QemuVm implements Vm {
     await this.stop();
   }
 
-  async #fork({ directory, tied, cgroups = [], nic }: ForkPlacement): Promise<QemuVm> {
+  async #fork({ directory, tied, cgroups = [], nic }: ForkPlacement, how: Pick<ForkSpec, 'jail'>): Promise<QemuVm> {
     await this.#explained(this.#control.connected());
-    await writeFile(`${directory}/vmm.log`, '', { mode: 0o600 });
+    for (const name of ['vmm.log', SAVED]) await writeFile(`${directory}/${name}`, '', { mode: 0o600 });
     const forking = this.#helper.forkVmm(this.#process, {
       from: this.#directory,
       to: directory,
@@ -224,9 +262,10 @@ export class QemuVm implements Vm {
       tied,
       cgroups,
       ...(nic && { network: nic.network }),
+      ...how,
     });
-    const place = { memory: this.#memory, directory, forkable: true };
-    return QemuVm.#of(this.#helper, await this.#explained(forking), place);
+    // A jailed copy is in namespaces of its own, and what it could make there would be no more than itself.
+    return QemuVm.#of(this.#helper, await this.#explained(forking), { memory: this.#memory, directory });
   }
 
   /** Puts a diff over the memory of a VM that waits for its devices, then loads those. */
@@ -294,4 +333,10 @@ export class QemuVm implements Vm {
     const log = await readFile(`${this.#directory}/vmm.log`, 'utf8').catch(() => '');
     return `${log.slice(-LAST_WORDS)}${this.#console.text().slice(-LAST_WORDS)}`.trim();
   }
+}
+
+/** How large the largest file is that a VMM has to do with; none that it writes may become larger. */
+async function largestFile({ write, memoryMib }: Launch): Promise<number> {
+  const sizes = await Promise.all(write.map(async (path) => (await stat(path)).size));
+  return Math.max(FILE_BYTES, memoryMib * MIB, ...sizes);
 }

@@ -122,7 +122,7 @@ export interface Vm extends AsyncDisposable {
   capture(state: string, memory: string, options?: CaptureOptions): Promise<Captured>;
   /**
    * Makes a second VM that goes on from where this paused one stands, sharing its memory and what the emulator has
-   * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy.
+   * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy, and on a VM that was forked.
    */
   fork?(placement: ForkPlacement): Promise<Vm>;
   /** Holds what the guest reads from its disks and writes to them to these rates, also where the host only remembers it. */

@@ -1,5 +1,5 @@
 import { execFileSync } from 'node:child_process';
-import { closeSync, openSync, readdirSync, readFileSync, readSync, writeSync } from 'node:fs';
+import { closeSync, openSync, readdirSync, readFileSync, readSync, statSync, writeSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
 const PAYLOAD = fileURLToPath(new URL('../payload', import.meta.url));
@@ -46,10 +46,17 @@ export function pokeGuest(pid: number, offset: number, bytes: Buffer): void {
 
 /** Where the VMM has the memory image. */
 function mapped(pid: number): number | undefined {
-  const line = readFileSync(`/proc/${pid}/maps`, 'utf8')
-    .split('\n')
-    .find((entry) => entry.endsWith('memory.img'));
-  return line === undefined ? undefined : Number.parseInt(line.split('-')[0]!, 16);
+  const lines = readFileSync(`/proc/${pid}/maps`, 'utf8').split('\n');
+  const range = (line: string): number[] =>
+    line
+      .split(' ')[0]!
+      .split('-')
+      .map((text) => Number.parseInt(text, 16));
+  const size = (line: string): number => range(line)[1]! - range(line)[0]!;
+  // Where the VMM that opened them has ended, and its mounts with it, files have no other name. RAM is the largest.
+  const nameless = lines.filter((line) => / rw-p 00000000 .* \/$/.test(line)).sort((a, b) => size(b) - size(a));
+  const line = lines.find((entry) => entry.endsWith('memory.img')) ?? nameless[0];
+  return line === undefined ? undefined : range(line)[0];
 }
 
 /** Processes that have a memory image mapped: its VMs, and their twins. */
@@ -62,7 +69,8 @@ export function havingMapped(image: string): number[] {
     }
   };
   const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name));
-  return pids.filter((pid) => maps(pid).includes(image)).map(Number);
+  const inode = new RegExp(`^\\S+ \\S+ \\S+ \\S+ ${statSync(image).ino} `, 'm');
+  return pids.filter((pid) => inode.test(maps(pid))).map(Number);
 }
 
 /** Repeats an expectation until it holds; its last failure is the error. */

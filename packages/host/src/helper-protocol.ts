@@ -51,6 +51,23 @@ export interface SpawnSpec {
   oomScoreAdj?: number;
   /** The number of a network whose tap becomes its descriptor `tap`. */
   network?: number;
+  jail?: JailSpec;
+}
+
+/** The range that users for VMMs are taken from, each for one that lives. */
+export interface Uids {
+  first: number;
+  last: number;
+}
+
+/** Where the program is alone with a few files, each at its own path. */
+export interface JailSpec {
+  uids: Uids;
+  /** Becomes the property of its user, and so does what it may write. */
+  directory: string;
+  read: string[];
+  write: string[];
+  devices: string[];
 }
 
 export interface ForkSpec {
@@ -63,6 +80,8 @@ export interface ForkSpec {
   cgroups: string[];
   /** The number of a network, if the original has one: the copy gets that tap. */
   network?: number;
+  /** For one whose original is jailed: the copy gets a jail of its own, with the files in its directory. */
+  jail?: Uids;
 }
 
 /** What a capture found and wrote. */

@@ -52,6 +52,11 @@ const ERRNO_CODES: Record<string, ErrorCode> = {
   EACCES: 'not_permitted',
   EPERM: 'not_permitted',
   ESRCH: 'vmm_exited',
+  EJAIL: 'host_unfit',
+};
+
+const HINTS: Record<string, string> = {
+  EJAIL: 'See `forkd doctor` for what this host lacks. `--no-jail` does without, which is unsafe.',
 };
 
 /** The files that hold the RAM of a snapshot. */
@@ -115,8 +120,8 @@ export class HostHelper implements AsyncDisposable {
   }
 
   async spawn(spec: SpawnSpec): Promise<HostProcess> {
-    const { oomScoreAdj, ...rest } = spec;
-    const started = await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null }, Spawned);
+    const { oomScoreAdj, jail = null, ...rest } = spec;
+    const started = await this.#call('spawn', { ...rest, oom_score_adj: oomScoreAdj ?? null, jail }, Spawned);
     return this.#process(started, spec.tied);
   }
 
@@ -127,7 +132,8 @@ export class HostHelper implements AsyncDisposable {
 
   /** Makes a running copy of an emulator process that shares all its memory; the original is stopped for a few milliseconds. */
   async forkVmm({ pid, startTime }: ProcessName, spec: ForkSpec): Promise<HostProcess> {
-    const forked = await this.#call('fork_vmm', { pid, start_time: startTime, ...spec }, Spawned);
+    const request = { pid, start_time: startTime, ...spec, jail: spec.jail ?? null };
+    const forked = await this.#call('fork_vmm', request, Spawned);
     return this.#process(forked, spec.tied);
   }
 
@@ -266,7 +272,7 @@ export class HostHelper implements AsyncDisposable {
     const pending = this.#pending.get(line.id);
     this.#pending.delete(line.id);
     if ('ok' in line) pending?.resolve(line.ok);
-    else pending?.reject(new ForkdError(ERRNO_CODES[line.error.errno ?? ''] ?? 'internal', line.error.message));
+    else pending?.reject(refusal(line.error));
   }
 
   #fail(error: ForkdError): void {
@@ -292,4 +298,9 @@ export class HostHelper implements AsyncDisposable {
 
 function macBytes(mac: string): number[] {
   return mac.split(':').map((part) => Number.parseInt(part, 16));
+}
+
+function refusal({ message, errno }: { message: string; errno: string | null }): ForkdError {
+  const hint = HINTS[errno ?? ''];
+  return new ForkdError(ERRNO_CODES[errno ?? ''] ?? 'internal', message, hint === undefined ? {} : { hint });
 }

@@ -1,4 +1,4 @@
-export type { Captured, ForkSpec, ProcessExit, RlimitName, SpawnSpec } from './helper-protocol.js';
+export type { Captured, ForkSpec, JailSpec, ProcessExit, RlimitName, SpawnSpec, Uids } from './helper-protocol.js';
 export { HostHelper, type HostProcess, type SavedRam } from './host-helper.js';
 export { nativeBinary } from './native-binary.js';
 export { closeSockets, type HostNetwork, type NetworkSockets, type Wiring } from './network.js';
