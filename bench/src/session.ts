@@ -45,7 +45,8 @@ export async function inSession(program: (session: Session) => Promise<void>): P
     const agent = nativeBinary('forkd-agent');
     const initramfsOptions = { store: images, onProgress: showProgress, signal: stop.signal };
     const { path: initramfs } = await buildInitramfs(kernel, agent, initramfsOptions);
-    const engine = new QemuEngine({ helper, cache: `${data}/probe`, proof: { kernel: kernel.path, initramfs } });
+    const proof = { kernel: kernel.path, initramfs };
+    const engine = new QemuEngine({ helper, cache: `${data}/probe`, proof, ...(args.noJail && { jail: 'none' }) });
     const options = process.env.FORKD_NETWORK === 'none' ? ({ network: { mode: 'none' } } as const) : {};
     await using controller = await Controller.open(data, engine, helper, options);
     await program({ args, recipe, name: recipeName(args.recipe), controller, helper, signal: stop.signal });

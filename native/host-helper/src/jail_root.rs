@@ -7,7 +7,7 @@ use std::io::{Error, ErrorKind};
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Where the new root is put together. It is in every root, also in the ones made here.
@@ -67,10 +67,16 @@ impl Root {
 
     pub fn add(&mut self, path: &str, access: Access) -> Result<(), Error> {
         let target = self.make_way(path)?;
-        let directory = std::fs::metadata(path)?.is_dir();
-        let source = text(path)?;
         // What may be written is never reached by a link: those who could make one are who it is kept from.
-        let follow = if access == Access::Write { libc::AT_SYMLINK_NOFOLLOW } else { 0 };
+        let (info, follow) = match access {
+            Access::Read => (std::fs::metadata(path)?, 0),
+            Access::Write => (std::fs::symlink_metadata(path)?, libc::AT_SYMLINK_NOFOLLOW),
+        };
+        let directory = info.is_dir();
+        if !directory && !info.is_file() {
+            return Err(Error::new(ErrorKind::InvalidInput, "neither a file nor a directory"));
+        }
+        let source = text(path)?;
         let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as u32 | follow as u32;
         // SAFETY: the path is a live string; a new descriptor comes back.
         let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
@@ -90,7 +96,11 @@ impl Root {
     /// A node of its own, so that it does not matter to whom the host's belongs.
     pub fn add_device(&mut self, path: &str) -> Result<(), Error> {
         let target = self.make_way(path)?;
-        let number = std::fs::metadata(path)?.rdev();
+        let info = std::fs::metadata(path)?;
+        if !info.file_type().is_char_device() {
+            return Err(Error::new(ErrorKind::InvalidInput, "not a device"));
+        }
+        let number = info.rdev();
         self.devices.push(Device { target, number });
         Ok(())
     }

@@ -8,8 +8,7 @@ use std::io::{Error, ErrorKind};
 const MAKES: i32 = libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEVFORK;
 /// With the last one a stop at a system call bears no real signal: if the tracer dies during it, the tracee is sent none.
 /// For the same reason nothing is single-stepped: a tracee that loses its tracer would go on stepping, and die of the first trap.
-/// A call that is made for a tracee is not one that its filter is there to keep it from.
-const OPTIONS: i32 = MAKES | libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+const OPTIONS: i32 = MAKES | libc::PTRACE_O_TRACESYSGOOD;
 const AT_SYSCALL: i32 = libc::SIGTRAP | 0x80;
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
@@ -37,7 +36,7 @@ pub struct ThreadState {
 impl Tracee {
     /// Stops a running thread.
     pub fn seize(tid: i32) -> Result<Self, Error> {
-        trace(libc::PTRACE_SEIZE, tid, 0, OPTIONS as usize)?;
+        trace_with(libc::PTRACE_SEIZE, tid, OPTIONS)?;
         trace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
         Self::stopped(tid)
     }
@@ -52,7 +51,7 @@ impl Tracee {
 
     /// From here on the thread dies with the tracer: half a copy must not run.
     pub fn bind(&self) -> Result<(), Error> {
-        trace(libc::PTRACE_SETOPTIONS, self.tid, 0, (OPTIONS | libc::PTRACE_O_EXITKILL) as usize)
+        trace_with(libc::PTRACE_SETOPTIONS, self.tid, OPTIONS | libc::PTRACE_O_EXITKILL)
     }
 
     /// Whether it sleeps in a call that another thread could make in its place.
@@ -221,6 +220,17 @@ fn restarted(mut registers: libc::user_regs_struct) -> libc::user_regs_struct {
         registers.orig_rax = u64::MAX;
     }
     registers
+}
+
+/// A call that is made for a tracee is not one that its filter is there to keep it from: while it is traced it has none. Where the
+/// kernel does not grant that (to a helper that has a filter itself, say), only what the filter allows can be done.
+fn trace_with(request: u32, tid: i32, options: i32) -> Result<(), Error> {
+    match trace(request, tid, 0, (options | libc::PTRACE_O_SUSPEND_SECCOMP) as usize) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EINVAL)) => {
+            trace(request, tid, 0, options as usize)
+        }
+        result => result,
+    }
 }
 
 fn trace(request: u32, tid: i32, address: usize, data: usize) -> Result<(), Error> {

@@ -1,4 +1,4 @@
-import { mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
+import { chown, mkdir, rename, rm, stat, statfs, writeFile } from 'node:fs/promises';
 import type { Scope } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import type { DataDirectory } from './data-directory.js';
@@ -32,7 +32,11 @@ export async function publish({ snapshots }: DataDirectory, draft: string, meta:
   const files = snapshotFiles(draft);
   await writeFile(files.meta, `${JSON.stringify(meta, null, 2)}\n`);
   const diff = meta.branch?.diff ? [files.diff] : [];
-  for (const file of [files.memory, ...diff, files.state, files.upper, files.meta, draft]) await sync(file);
+  for (const file of [files.memory, ...diff, files.state, files.upper, files.meta, draft]) {
+    // The user of the VMM that wrote it may soon be another VMM's.
+    await chown(file, 0, 0);
+    await sync(file);
+  }
   try {
     await rename(draft, target);
   } catch (cause) {

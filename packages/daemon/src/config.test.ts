@@ -107,6 +107,16 @@ it('bug class 6: help names every flag and variable, and tells nothing of the en
   expect(printed).not.toContain('secret-of');
 });
 
+it('VMMs are jailed unless that is refused in so many words', () => {
+  expect(read([]).jail).toEqual({ first: 300_000, last: 365_535 });
+  expect(read(['--jail-uids', '5000-6000']).jail).toEqual({ first: 5000, last: 6000 });
+  expect(read([], { FORKD_NO_JAIL: '0' }).jail).toMatchObject({ first: 300_000 });
+  for (const none of [read(['--no-jail']), read([], { FORKD_NO_JAIL: '1' })]) expect(none.jail).toBe('none');
+  for (const range of ['0-65535', '999-2000', '2000-2000', '3000-2000', '5000', '5000-99999999999', 'a-b', '-1-5000'])
+    expect(() => read([`--jail-uids=${range}`])).toThrowError(/no range of users/);
+  expect(() => read([], { FORKD_NO_JAIL: 'yes' })).toThrowError(/neither 1 nor 0/);
+});
+
 it('the documentation names every flag and variable', () => {
   const text = readFileSync(new URL('../../../docs/daemon.md', import.meta.url), 'utf8');
   for (const [name, { env }] of Object.entries(FLAGS)) {

@@ -1,6 +1,7 @@
 import { isIP } from 'node:net';
 import { join, resolve } from 'node:path';
 import { type SandboxLimits, wiringOf } from '@forkd/controller';
+import type { Uids } from '@forkd/host';
 import { ForkdError, LimitFields, whole } from '@forkd/protocol';
 import { z } from 'zod';
 import type { FlagName, Flags } from './flags.js';
@@ -37,6 +38,8 @@ export interface Config {
   auditLog: string;
   /** 0: never rotated. */
   auditMaxBytes: number;
+  /** Whom VMMs run as; `none`: as root, in no jail. */
+  jail: Uids | 'none';
   otlpEndpoint: string | undefined;
   logLevel: string;
 }
@@ -80,9 +83,23 @@ export function readConfig(flags: Flags, recipes: string): Config {
     maxConcurrent: number(flags, 'max-concurrent', 1, 100_000),
     auditLog: resolve(flags('audit-log') ?? join(data, 'audit.log')),
     auditMaxBytes: number(flags, 'audit-max-mb', 0, 1 << 20) * 2 ** 20,
+    jail: readJail(flags),
     otlpEndpoint: readEndpoint(flags('otlp-endpoint')),
     logLevel: oneOf('log-level', LOG_LEVELS, flags('log-level')!),
   });
+}
+
+function readJail(flags: Flags): Config['jail'] {
+  const none = flags('no-jail');
+  if (none !== undefined && none !== '1' && none !== '0')
+    throw invalid('FORKD_NO_JAIL is neither 1 nor 0', 'Set it to 1, or better: leave it out.');
+  if (none === '1') return 'none';
+  const match = /^(\d{4,10})-(\d{4,10})$/.exec(flags('jail-uids')!);
+  const [first, last] = [Number(match?.[1]), Number(match?.[2])];
+  // Those below belong to the host, the last ones have a meaning to the kernel.
+  if (!match || first < 1000 || last <= first || last > 4_294_967_000)
+    throw invalid('--jail-uids is no range of users', 'Give FIRST-LAST from 1000 on, such as 300000-365535.');
+  return { first, last };
 }
 
 function readTcp(flags: Flags): Config['tcp'] {

@@ -2,7 +2,8 @@ import { parseArgs } from 'node:util';
 import { ForkdError } from '@forkd/protocol';
 
 interface Flag {
-  takes: string;
+  /** Without it there is nothing to say but yes: no value, and the variable is set to 1. */
+  takes?: string;
   env: string;
   help: string;
   /** Only where it is the same on every host: `--help` prints it, and must not print anything of the environment. */
@@ -122,6 +123,16 @@ export const FLAGS = {
     help: 'size at which the audit log is rotated; 0: never',
     fallback: '64',
   },
+  'jail-uids': {
+    takes: 'FIRST-LAST',
+    env: 'FORKD_JAIL_UIDS',
+    help: 'users that VMMs run as, each as one of its own; nobody else may be one of them',
+    fallback: '300000-365535',
+  },
+  'no-jail': {
+    env: 'FORKD_NO_JAIL',
+    help: 'unsafe: VMMs run as root, and who breaks out of one has the host',
+  },
   'otlp-endpoint': {
     takes: 'URL',
     env: 'OTEL_EXPORTER_OTLP_ENDPOINT',
@@ -143,12 +154,13 @@ export function readFlags(argv: string[], env: NodeJS.ProcessEnv): Flags | 'help
   const text = { type: 'string' } as const;
   const yes = { type: 'boolean' } as const;
   const names = Object.keys(FLAGS) as FlagName[];
-  const options = { ...Object.fromEntries(names.map((name) => [name, text])), help: yes, version: yes };
+  const kinds = names.map((name) => [name, 'takes' in FLAGS[name] ? text : yes]);
+  const options = { ...Object.fromEntries(kinds), help: yes, version: yes };
   // forkd's program is started as `forkd-controller serve …`.
   const args = argv[0] === 'serve' ? argv.slice(1) : argv;
   let given: Record<string, string | boolean | undefined>;
   try {
-    ({ values: given } = parseArgs({ args, options }));
+    ({ values: given } = parseArgs({ args, options }) as { values: typeof given });
   } catch (thrown) {
     throw new ForkdError('invalid_request', (thrown as Error).message.split('. ')[0]!, {
       hint: `Known: ${names.map((name) => `--${name}`).join(' ')} --help --version`,
@@ -158,13 +170,14 @@ export function readFlags(argv: string[], env: NodeJS.ProcessEnv): Flags | 'help
   if (given.version) return 'version';
   return (name) => {
     const { env: variable, fallback }: Flag = FLAGS[name];
-    return (given[name] as string | undefined) ?? (env[variable] || undefined) ?? fallback;
+    const said = given[name] === true ? '1' : (given[name] as string | undefined);
+    return said ?? (env[variable] || undefined) ?? fallback;
   };
 }
 
 export function helpText(): string {
   const rows = Object.entries<Flag>(FLAGS).map(([name, { takes, env, help, fallback }]) => [
-    `  --${name} ${takes}`,
+    `  --${name} ${takes ?? ''}`,
     `${help}${fallback === undefined ? '' : ` (default: ${fallback})`} [${env}]`,
   ]);
   rows.push(['  --help', 'this text'], ['  --version', 'the version']);

@@ -34,6 +34,8 @@ async function serve(): Promise<void> {
   const config = readConfig(flags, RECIPES);
   const tokens = new Tokens(config);
   if (process.getuid?.() !== 0) throw new ForkdError('not_permitted', 'forkd needs root to start VMs');
+  // VMMs are users of their own and read what is written here; the directories above keep others out.
+  process.umask(0o022);
   const stopped = stopSignal();
   // Until there is something to read again, it must not end the daemon.
   process.on('SIGHUP', () => {});
@@ -41,7 +43,9 @@ async function serve(): Promise<void> {
   const store = `${config.data}/images`;
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });
-  const engine = new QemuEngine({ helper, cache: `${config.data}/probe`, proof: { kernel: kernel.path, initramfs } });
+  const proof = { kernel: kernel.path, initramfs };
+  const { data, jail } = config;
+  const engine = new QemuEngine({ helper, cache: `${data}/probe`, scratch: `${data}/run/daemon`, proof, jail });
   const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, network } = config;
   const limits = {
     defaults: config.defaultLimits,
@@ -53,6 +57,7 @@ async function serve(): Promise<void> {
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit }, VERSION);
+  if (config.jail === 'none') app.log.warn('VMMs run as root and in no jail: who breaks out of one has this host');
   const listeners = await listen(app, config);
   onHangup(app.log, {
     tokens: () => tokens.reload(),

@@ -1,2 +1,2 @@
-export { JAIL_UIDS } from './jail.js';
+export { JAIL_UIDS, qemuFiles } from './jail.js';
 export { QemuEngine, type QemuOptions } from './qemu-engine.js';

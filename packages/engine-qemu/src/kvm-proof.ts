@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto';
 import { access, constants, mkdir, mkdtemp, readFile, realpath, rename, rm, writeFile } from 'node:fs/promises';
-import { constants as os, tmpdir } from 'node:os';
+import { constants as os } from 'node:os';
 import type { AccelReport, BootSpec, Vm, VmExit } from '@forkd/engine';
 import { asForkdError } from '@forkd/protocol';
 import { z } from 'zod';
@@ -15,6 +15,7 @@ interface Proof {
   version: string;
   proof: { kernel: string; initramfs: string };
   cache?: string;
+  scratch: string;
   boot: (spec: BootSpec) => Promise<Vm>;
 }
 
@@ -50,8 +51,8 @@ async function hostKey({ version, proof }: Proof): Promise<string> {
 }
 
 /** `undefined` when somebody ended it early: then it has shown nothing that is worth remembering. */
-async function runGuest({ proof, boot }: Proof): Promise<AccelReport | undefined> {
-  const directory = await mkdtemp(`${tmpdir()}/forkd-kvm-`);
+async function runGuest({ proof, boot, scratch }: Proof): Promise<AccelReport | undefined> {
+  const directory = await mkdtemp(`${scratch}/forkd-kvm-`);
   let vm: Vm | undefined;
   try {
     const machine = { vcpus: 1, memoryMib: 256, accel: 'kvm' as const };

@@ -1,4 +1,5 @@
 import { execFile } from 'node:child_process';
+import { tmpdir } from 'node:os';
 import { basename, resolve } from 'node:path';
 import { promisify } from 'node:util';
 import type { Accel, AccelReport, AdoptSpec, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
@@ -22,6 +23,8 @@ export interface QemuOptions {
   proof?: { kernel: string; initramfs: string };
   /** Where the outcome of that proof is remembered until the host boots again. */
   cache?: string;
+  /** Where the guest of that proof is run. @default the host's directory for temporary files */
+  scratch?: string;
   /** Whom jailed VMMs run as; `none`: they run as root and in no jail. @default JAIL_UIDS */
   jail?: Uids | 'none';
 }
@@ -117,9 +120,10 @@ export class QemuEngine implements Engine {
   }
 
   async #kvm(version: string): Promise<AccelReport> {
-    const { proof, cache } = this.#options;
+    const { proof, cache, scratch = tmpdir() } = this.#options;
     if (!proof) return { usable: false, reason: 'KVM was not tried: no guest kernel to prove it with' };
-    return proveKvm({ version, proof, ...(cache === undefined ? {} : { cache }), boot: (spec) => this.boot(spec) });
+    const boot = (spec: BootSpec): Promise<Vm> => this.boot(spec);
+    return proveKvm({ version, proof, scratch, ...(cache === undefined ? {} : { cache }), boot });
   }
 }
 

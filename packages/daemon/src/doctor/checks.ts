@@ -5,6 +5,7 @@ import { daemonChecks } from './daemon.js';
 import { dataChecks } from './data-directory.js';
 import { databaseChecks } from './database.js';
 import { engineChecks } from './engines.js';
+import { jailChecks } from './jail.js';
 import { branchChecks } from './live-branch.js';
 import { memoryChecks } from './memory.js';
 import { networkChecks } from './network.js';
@@ -15,6 +16,7 @@ export const CHECKS: readonly Check[] = [
   ...platformChecks,
   ...clockChecks,
   ...engineChecks,
+  ...jailChecks,
   ...branchChecks,
   ...cgroupChecks,
   ...memoryChecks,
