@@ -1,10 +1,13 @@
 export { asForkdError, ERRORS, type ErrorCode, type ErrorExtras, ForkdError, type RetryRule } from './errors.js';
 export { newSandboxId, parseTag, SandboxId, Tag } from './ids.js';
+export * from './network/address.js';
+export { type Entry, hostName, parseEntry } from './network/entry.js';
 export * from './rest/diff.js';
 export * from './rest/events.js';
 export * from './rest/fields.js';
 export * from './rest/files.js';
 export * from './rest/limits.js';
+export * from './rest/network.js';
 export { openapi } from './rest/openapi.js';
 export * from './rest/ports.js';
 export { ROLES, ROUTES, type Role, type Route, type RouteName, roleOf } from './rest/routes.js';

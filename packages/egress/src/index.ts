@@ -1,0 +1,2 @@
+export { decide, type Target, type Verdict } from './decide.js';
+export { widening } from './within.js';
