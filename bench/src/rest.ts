@@ -102,6 +102,7 @@ function fillDatabase(): void {
     promoted_from: null,
     budget: null,
     guest_branch: 0,
+    policy: { preset: 'none', allow: [], deny: [] },
     env: {},
     branch_count: 0,
     last_branch: null,

@@ -16,6 +16,7 @@ import { kill } from './commands/kill.js';
 import { lineage } from './commands/lineage.js';
 import { logs } from './commands/logs.js';
 import { ls } from './commands/ls.js';
+import { network } from './commands/network.js';
 import { pause, resume } from './commands/pause-resume.js';
 import { ping } from './commands/ping.js';
 import { portForward } from './commands/port-forward.js';
@@ -71,6 +72,7 @@ export const COMMANDS: readonly Command[] = [
     resume,
     rollback,
     promote,
+    network,
     cp,
     ports,
     portForward,

@@ -86,6 +86,7 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
     compacted: null,
     budget: record?.budget ?? null,
     guest_branch: sandbox.guestBranch,
+    policy: record?.policy ?? parent.policy,
     // What was harmless to evaluate in the parent may not be in the middle of its work.
     rehearsal: null,
     branch: {

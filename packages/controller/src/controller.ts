@@ -1,6 +1,13 @@
 import type { Engine } from '@forkd/engine';
 import { type HostHelper, Scope } from '@forkd/host';
-import { asForkdError, type Diff, ForkdError, newSandboxId } from '@forkd/protocol';
+import {
+  asForkdError,
+  type Diff,
+  type EgressRules,
+  ForkdError,
+  type NetworkPolicy,
+  newSandboxId,
+} from '@forkd/protocol';
 import { guarded } from './cancel.js';
 import { claim } from './claim.js';
 import { now } from './clock.js';
@@ -29,6 +36,7 @@ import { SqliteStore } from './store/sqlite-store.js';
 import type { SandboxFilter, Store } from './store/store.js';
 import { Workspaces } from './workspaces.js';
 
+const NOWHERE: NetworkPolicy = { preset: 'none', allow: [], deny: [] };
 const KEEP_ALL: Retention = { keepLast: 0, maxBytes: 0 };
 
 /** A diff that takes longer is given up. */
@@ -53,6 +61,10 @@ export interface OpenOptions {
   gcMs?: number;
   limits?: LimitOptions;
   network?: NetworkOptions;
+  /** Where connections may go of which nobody says more. @default nowhere */
+  policy?: NetworkPolicy;
+  /** The certificate (PEM) of who speaks for hosts to guests. */
+  authority?: string;
 }
 
 /** Owns the snapshots and sandboxes of a data directory. */
@@ -80,6 +92,8 @@ export class Controller implements AsyncDisposable {
       gcMs = 60_000,
       limits = {},
       network,
+      policy = NOWHERE,
+      authority,
       ...places
     }: OpenOptions = {},
   ): Promise<Controller> {
@@ -95,7 +109,8 @@ export class Controller implements AsyncDisposable {
     const cgroups = new Cgroups(data.own, limits);
     const admission = new Admission(store, limits);
     const { defaults = {} } = limits;
-    const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, defaults, networks };
+    const given = { defaults, policy, authority };
+    const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, networks, ...given };
     scope.add(() => cgroups.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, retention, scope.release());
     await controller.#recover();
@@ -295,6 +310,7 @@ export class Controller implements AsyncDisposable {
         n: 1,
         owner,
         metadata,
+        network: { policy: NOWHERE, rules: {} },
         ttl: DIFF_MS / 500,
         continues: true,
         guestBranch: false,
@@ -321,6 +337,10 @@ export class Controller implements AsyncDisposable {
 
   change(id: string, changes: { ttl?: number | null; metadata?: Record<string, string> }): SandboxRecord {
     return this.#sandboxes.change(id, changes);
+  }
+
+  changeNetwork(id: string, changes: { policy: NetworkPolicy; rules?: EgressRules | undefined }): SandboxRecord {
+    return this.#sandboxes.changeNetwork(id, changes);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -15,6 +15,7 @@ import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
 import { untilQuiet } from './quiet.js';
 import { hostCpu, SNAPSHOT_FORMAT, type SnapshotMeta, snapshotFiles } from './snapshot.js';
+import { trustAuthority } from './trust-authority.js';
 import { untilReady, warmUp } from './warm-up.js';
 
 /** A kernel that has not started the agent by then is stuck, also on an emulated CPU beside a busy host. */
@@ -78,6 +79,7 @@ export async function createSnapshot(
     parent: null,
     budget: null,
     guest_branch: false,
+    policy: null,
     engine: { kind: engine.kind, version },
     machine,
     network,
@@ -116,7 +118,7 @@ interface Warming {
 
 /** Runs the parent from boot to saved; returns the protocol its agent speaks, and what it was warmed by. */
 async function warmParent(
-  { engine, data, networks }: Parts,
+  { engine, data, networks, authority }: Parts,
   machine: Machine,
   images: Images,
   draft: string,
@@ -150,7 +152,8 @@ async function warmParent(
   scope.add(() => guest.close());
   const protocol = await whileAlive(vm, 'while it booted', firstAnswer(guest, vm, signal));
   const found = rootfs === undefined ? given : findLanguage(guest, given, report, signal);
-  const recipe = await whileAlive(vm, 'during its warm-up', Promise.resolve(found));
+  const known = await whileAlive(vm, 'during its warm-up', Promise.resolve(found));
+  const recipe = await whileAlive(vm, 'during its warm-up', trustAuthority(guest, known, authority, signal));
   await whileAlive(vm, 'during its warm-up', warmUp(guest, recipe, report, signal));
   await whileAlive(vm, 'before it was ready', untilReady(guest, recipe, report, signal));
   await whileAlive(vm, 'while it settled', settle(guest, vm, signal));

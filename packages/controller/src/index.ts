@@ -19,7 +19,7 @@ export { Sandbox, type Timeline } from './sandbox.js';
 export { type SnapshotMeta, snapshotFiles } from './snapshot.js';
 export { ancestors, descendants, LOCAL_OWNER, type SnapshotView } from './snapshots.js';
 export type { Source } from './source.js';
-export type { SpawnOptions, SpawnResult } from './spawn-options.js';
+export type { NetworkWish, SpawnOptions, SpawnResult } from './spawn-options.js';
 export type { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './store/records.js';
 export { SqliteStore } from './store/sqlite-store.js';
 export type { SandboxFilter, Store } from './store/store.js';

@@ -1,4 +1,4 @@
-import { newSandboxId } from '@forkd/protocol';
+import { type NetworkPolicy, newSandboxId } from '@forkd/protocol';
 import { budgetOf } from './budget.js';
 import { now } from './clock.js';
 import type { SandboxLimits } from './limits/settings.js';
@@ -11,6 +11,7 @@ export interface Surroundings {
   /** Where the spawn says nothing. */
   defaults: SandboxLimits;
   diskMib: number;
+  policy: NetworkPolicy;
 }
 
 /** Of a sandbox that is about to be started. */
@@ -18,7 +19,7 @@ export function newRecord(
   snapshot: SnapshotMeta,
   options: SpawnOptions,
   index: number,
-  { defaults, diskMib }: Surroundings,
+  { defaults, diskMib, policy }: Surroundings,
 ): SandboxRecord {
   const { tag, machine, budget } = snapshot;
   const { memory_limit_mib = null, ...limits } = defaults;
@@ -46,6 +47,7 @@ export function newRecord(
     last_branch: null,
     budget: options.continues ? budget : budgetOf(id, budget, options.maxForks, guestBranch),
     guest_branch: guestBranch ? 1 : 0,
+    policy,
     vcpus: machine.vcpus,
     memory_mib: machine.memoryMib,
     disk_mib: diskMib,

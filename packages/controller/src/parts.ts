@@ -1,5 +1,6 @@
 import type { Engine } from '@forkd/engine';
 import type { HostHelper } from '@forkd/host';
+import type { NetworkPolicy } from '@forkd/protocol';
 import type { DataDirectory } from './data-directory.js';
 import type { Events } from './events.js';
 import type { Admission } from './limits/admission.js';
@@ -20,4 +21,8 @@ export interface Parts {
   /** Of sandboxes that come without their own. */
   defaults: SandboxLimits;
   networks: Networks;
+  /** Of sandboxes of which nobody says another one. */
+  policy: NetworkPolicy;
+  /** The certificate (PEM) of who speaks for hosts to guests. */
+  authority: string | undefined;
 }

@@ -1,6 +1,6 @@
 import { statSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
-import { asForkdError, ForkdError } from '@forkd/protocol';
+import { asForkdError, type EgressRules, ForkdError, type NetworkPolicy } from '@forkd/protocol';
 import { type BranchOptions, branchSandbox } from './branch.js';
 import { checkForks } from './budget.js';
 import { guarded } from './cancel.js';
@@ -10,6 +10,7 @@ import { limitsOf } from './limits/settings.js';
 import { newRecord } from './new-record.js';
 import { inParallel } from './parallel.js';
 import type { Parts } from './parts.js';
+import { keepRules, policyOf, rulesOf } from './policy.js';
 import { type Keeper, Sandbox } from './sandbox.js';
 import { checkUsable, type SnapshotMeta, snapshotFiles } from './snapshot.js';
 import type { SnapshotInMaking, Snapshots } from './snapshots.js';
@@ -80,12 +81,13 @@ export class Sandboxes implements Keeper {
     await checkUsable(data.snapshots, snapshot, engine);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
       const { size } = statSync(snapshotFiles(`${data.snapshots}/${snapshot.tag}`).upper);
-      const around = { defaults: this.parts.defaults, diskMib: Math.ceil(size / 2 ** 20) };
+      const policy = policyOf(snapshot, options.network, this.parts.policy);
+      const around = { defaults: this.parts.defaults, diskMib: Math.ceil(size / 2 ** 20), policy };
       const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index, around));
       options.signal.throwIfAborted();
       if (!options.continues) checkForks(store, snapshot.budget, options.n);
       this.parts.admission.check(records);
-      store.addSandboxes(records);
+      store.addSandboxes(records, rulesOf(store, records, options.network));
       return this.#start(records, snapshot, source, options);
     });
   }
@@ -155,6 +157,7 @@ export class Sandboxes implements Keeper {
           branchSandbox(this.parts, sandbox, { ...options, tag, onResumed, signal }),
         );
         this.parts.store.countBranch(id, tag);
+        keepRules(this.parts.store, id, tag);
         return meta;
       },
     });
@@ -303,6 +306,17 @@ export class Sandboxes implements Keeper {
       ...(ttl !== undefined && { expires_at: ttl === null ? null : now() + ttl }),
       ...(metadata !== undefined && { metadata }),
     });
+  }
+
+  /** Rules stay as they are where none are given. */
+  changeNetwork(
+    id: string,
+    { policy, rules }: { policy: NetworkPolicy; rules?: EgressRules | undefined },
+  ): SandboxRecord {
+    const { store } = this.parts;
+    const { owner } = this.get(id);
+    if (rules) store.setRules({ subject: id, owner, rules });
+    return store.changeSandbox(id, { policy });
   }
 
   /** Ends what is tied to this program; leaves the rest running, to be adopted. */

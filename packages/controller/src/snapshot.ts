@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { readFile, stat } from 'node:fs/promises';
 import type { Engine } from '@forkd/engine';
-import { ForkdError, SandboxId, Tag } from '@forkd/protocol';
+import { ForkdError, NetworkPolicy, SandboxId, Tag } from '@forkd/protocol';
 import { z } from 'zod';
 import { Wiring } from './network/wiring.js';
 import { Budget } from './store/records.js';
@@ -47,6 +47,8 @@ export const SnapshotMeta = z.object({
   /** What its children inherit. */
   budget: Budget.nullable().default(null),
   guest_branch: z.boolean().default(false),
+  /** Where the connections of the sandbox it was taken of could go; `null`: its children may be given any policy. */
+  policy: NetworkPolicy.nullable().default(null),
   agent_protocol: z.number().int(),
   language: z.enum(['python', 'node']).nullable(),
   /** A line in that language, harmless to evaluate again. */

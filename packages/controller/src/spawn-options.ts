@@ -1,5 +1,13 @@
-import type { ForkdError, Limits, MaxForks } from '@forkd/protocol';
+import type { EgressRules, ForkdError, Limits, MaxForks, NetworkPolicy } from '@forkd/protocol';
 import type { Sandbox } from './sandbox.js';
+
+export interface NetworkWish {
+  policy: NetworkPolicy;
+  /** @default those of the snapshot, if it has the same owner */
+  rules?: EgressRules | undefined;
+  /** It is meant to be more than the snapshot allows. */
+  widen?: boolean;
+}
 
 export interface SpawnOptions {
   tag: string;
@@ -20,6 +28,8 @@ export interface SpawnOptions {
   maxForks?: MaxForks | undefined;
   /** Whether their processes may ask for branches. @default as that which the snapshot was taken of */
   guestBranch?: boolean | undefined;
+  /** Where their connections may go. @default as the snapshot says */
+  network?: NetworkWish | undefined;
   /** Goes on in the place of what was saved: no fork. */
   continues?: boolean;
   /** How many children are started at the same time. @default cores + 1 */

@@ -3,6 +3,7 @@ import { now } from './clock.js';
 import type { Parts } from './parts.js';
 import type { Sandboxes } from './sandboxes.js';
 import type { Snapshots } from './snapshots.js';
+import type { NetworkWish } from './spawn-options.js';
 import type { WorkspaceRecord } from './store/records.js';
 
 export interface NewWorkspace {
@@ -13,6 +14,7 @@ export interface NewWorkspace {
   limits?: Limits;
   env?: Record<string, string>;
   guestBranch?: boolean | undefined;
+  network?: NetworkWish | undefined;
 }
 
 /** Named sandboxes that can be put away and taken out again with all they had in mind. */
@@ -66,6 +68,7 @@ export class Workspaces {
     limits = {},
     env = {},
     guestBranch,
+    network,
   }: NewWorkspace): Promise<WorkspaceRecord> {
     return this.#alone(name, async () => {
       const { store } = this.parts;
@@ -85,7 +88,7 @@ export class Workspaces {
         last_active: at,
       });
       try {
-        return await this.#start(name, snapshotTag, guestBranch);
+        return await this.#start(name, snapshotTag, { guestBranch, network });
       } catch (thrown) {
         store.removeWorkspace(name);
         throw thrown;
@@ -132,14 +135,14 @@ export class Workspaces {
     });
   }
 
-  /** `guestBranch` is in the saved state from then on. */
-  async #start(name: string, tag: string, guestBranch?: boolean): Promise<WorkspaceRecord> {
+  /** What is `given` is in the saved state from then on. */
+  async #start(name: string, tag: string, given: Pick<NewWorkspace, 'guestBranch' | 'network'> = {}) {
     const { owner, memory_limit_mib: memoryLimitMib, limits, env, state_tag } = this.get(name);
     const { store } = this.parts;
     const sandbox_id = newSandboxId();
     store.changeWorkspace(name, { sandbox_id });
     const ids = [sandbox_id];
-    const more = { metadata: { workspace: name }, continues: tag === state_tag, guestBranch };
+    const more = { metadata: { workspace: name }, continues: tag === state_tag, ...given };
     try {
       const [result] = await this.sandboxes.spawn({ tag, n: 1, ids, owner, memoryLimitMib, limits, env, ...more });
       if (!result?.ok) throw result?.error ?? new ForkdError('internal', 'nothing was spawned');

@@ -4,6 +4,7 @@ import fastify, { type FastifyInstance, LogController } from 'fastify';
 import type { AuditLog } from './audit.js';
 import { authenticate, authorize } from './authenticate.js';
 import type { Config } from './config.js';
+import type { Outlets } from './egress.js';
 import { replyErrors } from './error-replies.js';
 import { keepAnswers } from './idempotency.js';
 import { limitConcurrency, limitRate } from './limits.js';
@@ -19,6 +20,7 @@ import { eventRoutes } from './routes/events.js';
 import { execRoutes } from './routes/exec.js';
 import { fileRoutes } from './routes/files.js';
 import { lineageRoutes } from './routes/lineage.js';
+import { networkRoutes } from './routes/network.js';
 import { portRoutes } from './routes/ports.js';
 import { promoteRoutes } from './routes/promote.js';
 import { ptyRoutes } from './routes/pty.js';
@@ -37,10 +39,11 @@ const BODY_LIMIT = 16 << 20;
 /** No name is as long as this; what is longer is for the schemas to refuse, as everything else is. */
 const LONGEST_PARAM = 64 << 10;
 
-/** What is read again while the daemon runs. */
+/** What is beside the controller. */
 export interface Edge {
   tokens: Tokens;
   audit: AuditLog;
+  outlets: Outlets;
 }
 
 export function createApp(controller: Controller, config: Config, edge: Edge, version: string): FastifyInstance {
@@ -62,6 +65,7 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
     followers.push(tracer.trace.bind(tracer));
   }
   const stopCounting = controller.events.listen(observeEvent);
+  const stopFollowing = edge.outlets.open(controller, app.log);
   // In this order: what is refused is recorded too, and nothing is spent on a request before it is known who makes it.
   followOperations(app, followers);
   replyErrors(app);
@@ -70,12 +74,15 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   limitRate(app, config.rateLimit);
   authorize(app);
   keepAnswers(app, controller.store);
-  app.addHook('onClose', async () => stopCounting());
+  app.addHook('onClose', async () => {
+    stopCounting();
+    stopFollowing();
+  });
   // Any answer may carry bytes of a guest, also an error: nobody shall guess a type for them, or keep them.
   app.addHook('onRequest', async (_request, reply) => {
     reply.headers({ 'x-content-type-options': 'nosniff', 'cache-control': 'no-store' });
   });
-  systemRoutes(app, controller, version);
+  systemRoutes(app, controller, edge.outlets, version);
   snapshotRoutes(app, controller, config.recipes);
   sandboxRoutes(app, controller);
   execRoutes(app, controller);
@@ -92,5 +99,6 @@ export function createApp(controller: Controller, config: Config, edge: Edge, ve
   diffRoutes(app, controller);
   promoteRoutes(app, controller);
   workspaceRoutes(app, controller);
+  networkRoutes(app, controller, edge.outlets);
   return app;
 }

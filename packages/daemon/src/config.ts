@@ -2,7 +2,7 @@ import { isIP } from 'node:net';
 import { join, resolve } from 'node:path';
 import { type SandboxLimits, wiringOf } from '@forkd/controller';
 import type { Uids } from '@forkd/host';
-import { ForkdError, LimitFields, whole } from '@forkd/protocol';
+import { ForkdError, LimitFields, type NetworkPolicy, PolicyText, whole } from '@forkd/protocol';
 import { z } from 'zod';
 import type { FlagName, Flags } from './flags.js';
 
@@ -42,6 +42,14 @@ export interface Config {
   jail: Uids | 'none';
   otlpEndpoint: string | undefined;
   logLevel: string;
+  egress: {
+    /** Of sandboxes of which nobody says another one. */
+    policy: NetworkPolicy;
+    /** Empty: those of the host. */
+    dns: string[];
+    /** A file of certificates. */
+    ca: string | undefined;
+  };
 }
 
 const DefaultLimits = z.strictObject({ ...LimitFields, memory_limit_mib: whole(16, 1 << 20).optional() });
@@ -86,6 +94,7 @@ export function readConfig(flags: Flags, recipes: string): Config {
     jail: readJail(flags),
     otlpEndpoint: readEndpoint(flags('otlp-endpoint')),
     logLevel: oneOf('log-level', LOG_LEVELS, flags('log-level')!),
+    egress: { policy: readPolicy(flags('network-policy')!), dns: readServers(flags('dns')), ca: flags('egress-ca') },
   });
 }
 
@@ -151,6 +160,25 @@ function readDomain(text: string): string | undefined {
 function checkRange(range: string): string {
   wiringOf(range);
   return range;
+}
+
+function readPolicy(text: string): NetworkPolicy {
+  const policy = PolicyText.safeParse(text);
+  if (policy.success) return policy.data;
+  throw invalid(
+    `--network-policy: ${policy.error.issues[0]?.message}`,
+    'For example: none, or "internet !203.0.113.0/24 10.0.0.5:443".',
+  );
+}
+
+function readServers(text: string | undefined): string[] {
+  const servers = (text ?? '').split(',').filter(Boolean);
+  const wrong = servers.find((server) => isIP(server.replace(/^\[(.*)\](:\d+)?$|^([\d.]+):\d+$/, '$1$3')) === 0);
+  if (wrong === undefined) return servers;
+  throw invalid(
+    `--dns: ${JSON.stringify(wrong)} is no address`,
+    'Give addresses joined by commas: 192.0.2.53,[2001:db8::53]:5353',
+  );
 }
 
 /** The URL is not repeated in the error: it may hold a password. */

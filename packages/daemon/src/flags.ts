@@ -138,6 +138,22 @@ export const FLAGS = {
     env: 'OTEL_EXPORTER_OTLP_ENDPOINT',
     help: 'send OpenTelemetry traces there (OTLP over HTTP)',
   },
+  'network-policy': {
+    takes: 'POLICY',
+    env: 'FORKD_NETWORK_POLICY',
+    help: 'where sandboxes may connect of which nobody says more: none, internet or all, then entries, those denied with "!"',
+    fallback: 'none',
+  },
+  dns: {
+    takes: 'ADDRESSES',
+    env: 'FORKD_DNS',
+    help: 'servers to ask for names, joined by commas (default: those of the host)',
+  },
+  'egress-ca': {
+    takes: 'FILE',
+    env: 'FORKD_EGRESS_CA',
+    help: 'certificates (PEM) to believe beside the usual ones, of hosts to which headers are set',
+  },
   'log-level': {
     takes: 'LEVEL',
     env: 'FORKD_LOG',

@@ -8,6 +8,7 @@ import { asForkdError, ForkdError } from '@forkd/protocol';
 import { createApp } from './app.js';
 import { AuditLog } from './audit.js';
 import { readConfig } from './config.js';
+import { Outlets } from './egress.js';
 import { helpText, readFlags } from './flags.js';
 import { listen } from './listeners.js';
 import { onHangup, stopSignal } from './signals.js';
@@ -46,17 +47,21 @@ async function serve(): Promise<void> {
   const proof = { kernel: kernel.path, initramfs };
   const { data, jail } = config;
   const engine = new QemuEngine({ helper, cache: `${data}/probe`, scratch: `${data}/run/daemon`, proof, jail });
-  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, network } = config;
+  const outlets = new Outlets(config);
+  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, network, egress } = config;
   const limits = {
     defaults: config.defaultLimits,
     allowUnlimited: config.allowUnlimited,
     overcommit: config.overcommit,
     quotaOf: (owner: string) => tokens.quotaOf(owner),
   };
-  const options = { lasting: true, snapshots, state, writers, retention, gcMs, limits, network };
+  const { certificate: authority } = outlets.authority;
+  const { policy } = egress;
+  const places = { snapshots, state };
+  const options = { lasting: true, ...places, writers, retention, gcMs, limits, network, policy, authority };
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
-  const app = createApp(controller, config, { tokens, audit }, VERSION);
+  const app = createApp(controller, config, { tokens, audit, outlets }, VERSION);
   if (config.jail === 'none') app.log.warn('VMMs run as root and in no jail: who breaks out of one has this host');
   const listeners = await listen(app, config);
   onHangup(app.log, {

@@ -1,5 +1,5 @@
 import type { Timeline } from '@forkd/controller';
-import { type EventType, type ForkdEvent, ROUTES } from '@forkd/protocol';
+import { type EventType, type ForkdEvent, type NetworkCounters, ROUTES } from '@forkd/protocol';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { Operation } from './operation.js';
 
@@ -17,6 +17,10 @@ function gauge(name: string, help: string): Gauge {
 
 function seconds<Label extends string>(name: string, help: string, labelNames: Label[] = []): Histogram<Label> {
   return new Histogram({ name, help, labelNames, buckets, registers });
+}
+
+function counter<Label extends string>(name: string, help: string, labelNames: Label[]): Counter<Label> {
+  return new Counter({ name, help, labelNames, registers });
 }
 
 /** Every label has few values that are known beforehand: never an id, a tag or a path somebody made up. */
@@ -44,6 +48,12 @@ export const metrics = {
   spawnSeconds: seconds('forkd_spawn_seconds', 'From asking for a sandbox to each phase of its start.', ['phase']),
   execSeconds: seconds('forkd_exec_seconds', 'Execs that were answered with their result.'),
   evalSeconds: seconds('forkd_eval_seconds', 'Evals that were answered with their result.'),
+  egressConnections: counter('forkd_egress_connections_total', 'Connections sandboxes have tried to make.', [
+    'decision',
+  ]),
+  egressBytes: counter('forkd_egress_bytes_total', 'What went through their connections.', ['direction']),
+  egressNames: counter('forkd_egress_dns_total', 'Names sandboxes have asked for.', ['outcome']),
+  egressOpen: gauge('forkd_egress_connections_open', 'Connections of sandboxes that are open.'),
   bootSeconds: seconds('forkd_boot_seconds', 'From starting a VM for a new snapshot to its agent answering.'),
 };
 
@@ -63,6 +73,21 @@ export function observeRequest({ route, request, status, seconds, outcome, endle
   if (outcome !== 'ok') return;
   if (route === ROUTES.exec) metrics.execSeconds.observe(seconds);
   if (route === ROUTES.eval) metrics.evalSeconds.observe(seconds);
+}
+
+/** What is counted elsewhere, since the daemon began. */
+export function observeEgress(totals: NetworkCounters): void {
+  const { allowed, denied, bytes_sent: sent, bytes_received: received, open } = totals;
+  const { dns_answered: answered, dns_denied, dns_dropped: dropped } = totals;
+  set(metrics.egressConnections, 'decision', { allowed, denied });
+  set(metrics.egressBytes, 'direction', { sent, received });
+  set(metrics.egressNames, 'outcome', { answered, denied: dns_denied, dropped });
+  metrics.egressOpen.set(open);
+}
+
+function set<Label extends string>(of: Counter<Label>, label: Label, values: Record<string, number>): void {
+  of.reset();
+  for (const [value, count] of Object.entries(values)) of.inc({ [label]: value } as Record<Label, string>, count);
 }
 
 /** For each sandbox that is ready, how long after it was asked for it came to each phase of its start. */

@@ -69,6 +69,7 @@ const NAMING: Record<RouteName, ((names: Names) => Request)[] | undefined> = {
   openapi: undefined,
   docs: undefined,
   listRecipes: undefined,
+  networkAuthority: undefined,
   // What these show is looked at below.
   events: undefined,
   lineage: undefined,
@@ -98,6 +99,8 @@ const NAMING: Record<RouteName, ((names: Names) => Request)[] | undefined> = {
   resume: [() => ({})],
   console: [() => ({})],
   pty: [() => ({})],
+  getNetwork: [() => ({})],
+  changeNetwork: [() => ({ body: { preset: 'all' } })],
   ports: [() => ({})],
   proxy: [() => ({})],
   tunnel: [() => ({})],

@@ -22,6 +22,7 @@ export function sandboxInfo(record: SandboxRecord): SandboxInfo {
     vcpus: record.vcpus,
     memory_mib: record.memory_mib,
     disk_mib: record.disk_mib,
+    network: record.policy,
     ...(record.budget && { max_forks: maxForks(record.budget) }),
     ...(record.guest_branch === 1 && { guest_branch: true }),
     ...(record.promoted_from !== null && { promoted_from: record.promoted_from }),

@@ -49,6 +49,7 @@ interface Attached {
 /** Nothing leaves a sandbox but through here. */
 export class Egress {
   readonly #attached = new Map<string, Attached>();
+  readonly #past: NetworkCounters = { ...NOTHING };
   readonly #parts: ConnectionParts;
   readonly #options: EgressOptions;
 
@@ -73,9 +74,11 @@ export class Egress {
   detach(id: string): void {
     const attached = this.#attached.get(id);
     if (!attached) return;
-    this.#attached.delete(id);
     attached.dns.close();
     for (const connection of attached.connections) connection.cut();
+    add(this.#past, this.report(id).counters);
+    this.#past.open = 0;
+    this.#attached.delete(id);
   }
 
   /** From now on; what is open and not allowed any more is cut before this returns. */
@@ -96,6 +99,13 @@ export class Egress {
       counters.bytes_received += socket.bytesWritten;
     }
     return { counters, decisions: [...outlet.decisions] };
+  }
+
+  /** Of all there are and were. */
+  totals(): NetworkCounters {
+    const totals = { ...this.#past };
+    for (const id of this.#attached.keys()) add(totals, this.report(id).counters);
+    return totals;
   }
 
   close(): void {
@@ -131,6 +141,10 @@ const NOTHING: NetworkCounters = {
   dns_denied: 0,
   dns_dropped: 0,
 };
+
+function add(sum: NetworkCounters, more: NetworkCounters): void {
+  for (const name of Object.keys(sum) as (keyof NetworkCounters)[]) sum[name] += more[name];
+}
 
 function destination({ localAddress = '', localPort = 0 }: Socket): Destination {
   return { address: localAddress, port: localPort };

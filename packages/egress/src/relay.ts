@@ -20,6 +20,8 @@ export function relay(one: Duplex, other: Duplex): void {
 /** So that the other end knows that this was no orderly end. */
 export function reset(socket: Duplex): void {
   if (socket.destroyed) return;
-  if ('resetAndDestroy' in socket && !('encrypted' in socket)) (socket as Socket).resetAndDestroy();
+  // Node never closes one that is reset while its end is being sent.
+  const canReset = 'resetAndDestroy' in socket && !('encrypted' in socket) && !socket.writableEnded;
+  if (canReset) (socket as Socket).resetAndDestroy();
   else socket.destroy();
 }

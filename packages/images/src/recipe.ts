@@ -86,6 +86,7 @@ export const Recipe = section({
   memory_mib: whole(64, 65_536).default(256),
   vcpus: whole(1, 8).default(1),
   disk_mib: whole(16, 1_048_576).default(2048),
+  trust_egress_ca: z.boolean().optional(),
   base: Base,
   files: z.array(RecipeFile).max(1000).default([]),
   env: Environment.default({}),

@@ -40,6 +40,11 @@ export class Forkd implements Disposable {
     return this.#connection.call('listRecipes', call);
   }
 
+  /** The certificate of the authority that speaks for hosts to which headers are set, in PEM. */
+  async networkAuthority(call: CallOptions = {}): Promise<string> {
+    return this.#connection.call('networkAuthority', call);
+  }
+
   /** Who came from whom. */
   async lineage(call: CallOptions = {}): Promise<LineageNode[]> {
     return this.#connection.call('lineage', call);

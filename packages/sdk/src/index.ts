@@ -7,6 +7,8 @@ export {
   ForkdError,
   type ForkdEvent,
   type LineageNode,
+  type NetworkInfo,
+  type NetworkPolicy,
   type PingResponse,
   type PortInfo,
   type RecipeInfo,
@@ -22,7 +24,16 @@ export type { FileOptions, Files, WatchEvent } from './files.js';
 export { Forkd } from './forkd.js';
 export type { CallOptions, ForkdOptions } from './options.js';
 export type { Pty, PtyExit, PtyOptions } from './pty.js';
-export type { BranchOptions, EvalOptions, ExecOptions, Forked, ForkOptions, Sandbox, Spawned } from './sandbox.js';
+export type {
+  BranchOptions,
+  EvalOptions,
+  ExecOptions,
+  Forked,
+  ForkOptions,
+  NetworkOptions,
+  Sandbox,
+  Spawned,
+} from './sandbox.js';
 export type { ListOptions, SpawnOptions } from './sandboxes.js';
 export type { CreateSnapshotOptions, RemoveOptions, WaitOptions } from './snapshots.js';
 export type { CreateWorkspaceOptions, Workspace } from './workspaces.js';

@@ -1,5 +1,6 @@
 import type { Duplex } from 'node:stream';
 import type {
+  ChangeNetwork,
   ChangeSandbox,
   ErrorBody,
   EvalRequest,
@@ -7,6 +8,8 @@ import type {
   ExecRequest,
   ExecResponse,
   ForkRequest,
+  NetworkInfo,
+  NetworkRequest,
   PingResponse,
   PortInfo,
   SandboxInfo,
@@ -22,7 +25,9 @@ import { openTunnel } from './tunnel.js';
 
 export type ExecOptions = Partial<Omit<ExecRequest, 'args'>> & CallOptions;
 export type EvalOptions = Partial<Omit<EvalRequest, 'code'>> & CallOptions;
-export type ForkOptions = Partial<ForkRequest> & CallOptions;
+/** Where connections may go. */
+export type NetworkOptions = Partial<NetworkRequest>;
+export type ForkOptions = Partial<Omit<ForkRequest, 'network'>> & { network?: NetworkOptions } & CallOptions;
 export type Spawned = { sandbox: Sandbox } | { error: Omit<ErrorBody, 'request_id'> };
 
 export interface BranchOptions extends CallOptions {
@@ -128,6 +133,16 @@ export class Sandbox implements AsyncDisposable {
   async update(change: ChangeSandbox, call: CallOptions = {}): Promise<SandboxInfo> {
     this.info = await this.#connection.call('changeSandbox', { ...call, params: this.#params, body: change });
     return this.info;
+  }
+
+  /** Where its connections may go, and where they went. */
+  async network(call: CallOptions = {}): Promise<NetworkInfo> {
+    return this.#connection.call('getNetwork', { ...call, params: this.#params });
+  }
+
+  /** Replaces its whole policy, at once; rules stay as they are where none are given. */
+  async setNetwork(policy: ChangeNetwork, call: CallOptions = {}): Promise<NetworkInfo> {
+    return this.#connection.call('changeNetwork', { ...call, params: this.#params, body: policy });
   }
 
   /** Saves it, as it is now, as a new snapshot. */

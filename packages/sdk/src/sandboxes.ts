@@ -1,9 +1,10 @@
 import type { SandboxInfo, SandboxState, SpawnRequest } from '@forkd/protocol';
 import type { Connection } from './connection.js';
 import type { CallOptions } from './options.js';
-import { Sandbox, type Spawned } from './sandbox.js';
+import { type NetworkOptions, Sandbox, type Spawned } from './sandbox.js';
 
-export type SpawnOptions = Pick<SpawnRequest, 'snapshot_tag'> & Partial<SpawnRequest> & CallOptions;
+export type SpawnOptions = Pick<SpawnRequest, 'snapshot_tag'> &
+  Partial<Omit<SpawnRequest, 'network'>> & { network?: NetworkOptions } & CallOptions;
 
 export interface ListOptions extends CallOptions {
   state?: SandboxState | undefined;

@@ -1,5 +1,6 @@
 import type { Connection, Reply } from './connection.js';
 import type { CallOptions } from './options.js';
+import type { NetworkOptions } from './sandbox.js';
 
 export type Workspace = Reply<'getWorkspace'>;
 
@@ -9,6 +10,7 @@ export interface CreateWorkspaceOptions extends CallOptions {
   per_child_netns?: boolean | undefined;
   memory_limit_mib?: number | undefined;
   guest_branch?: boolean | undefined;
+  network?: NetworkOptions | undefined;
 }
 
 /** Named sandboxes that can be suspended. */

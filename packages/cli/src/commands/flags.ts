@@ -1,5 +1,5 @@
 import { option, options, toggle } from '../command.js';
-import { count, decimal, pair, sandboxId, tag, text } from '../values.js';
+import { count, decimal, oneOf, pair, sandboxId, tag, text } from '../values.js';
 
 /** Flags that several verbs share; their names are forkd's. */
 export const TAG = { tag: option('TAG', tag, 'Snapshot', { isRequired: true, complete: 'tags' }) } as const;
@@ -10,7 +10,20 @@ export const CHILD = {
   child: option('ID', sandboxId, 'Sandbox, instead of the first argument', { complete: 'sandboxes' }),
 } as const;
 
+export const NETWORK = {
+  preset: option(
+    'PRESET',
+    oneOf('none', 'internet', 'all'),
+    'Where connections may go of which no entry says anything',
+  ),
+  allow: options('ENTRY', text, 'Address, range, host name or *.DOMAIN it may connect to, with :PORT or without'),
+  deny: options('ENTRY', text, 'The same that it may not connect to'),
+  rules: option('FILE', text, 'Headers to set for named hosts, as JSON; "-" is standard input'),
+} as const;
+
 export const SPAWN = {
+  ...NETWORK,
+  widen: toggle('It may reach more than the snapshot it comes from'),
   'per-child-netns': toggle('A network namespace for each sandbox (always so)'),
   'memory-limit-mib': option('MIB', count(16, 1 << 20), 'Memory each sandbox may use on the host'),
   'cpu-limit': option('CORES', decimal(0.01, 1024), 'CPU time each sandbox may use, such as 0.5'),

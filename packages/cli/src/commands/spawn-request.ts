@@ -3,6 +3,7 @@ import type { SpawnOptions } from '@forkd/sdk';
 import type { Values } from '../command.js';
 import { usage } from '../usage.js';
 import type { SPAWN } from './flags.js';
+import { networkRequest } from './network-request.js';
 
 type Request = Omit<SpawnOptions, 'snapshot_tag' | 'n' | 'signal'>;
 
@@ -10,6 +11,7 @@ type Request = Omit<SpawnOptions, 'snapshot_tag' | 'n' | 'signal'>;
 export function spawnRequest(flags: Values<typeof SPAWN>): Request {
   if (flags.hugepages && !flags['live-fork']) throw usage('--hugepages needs --live-fork');
   const ttl = flags['ttl-secs'];
+  const network = networkRequest(flags);
   return {
     per_child_netns: flags['per-child-netns'],
     live_fork: flags['live-fork'],
@@ -20,6 +22,7 @@ export function spawnRequest(flags: Values<typeof SPAWN>): Request {
     ...limitsIn(flags),
     ...(ttl !== undefined && { ttl_secs: ttl }),
     ...(flags['guest-branch'] && { guest_branch: true }),
+    ...(network && { network: { ...network, widen: flags.widen } }),
   };
 }
 

@@ -1,6 +1,8 @@
 import type { Workspace } from '@forkd/sdk';
 import { command, option, toggle } from '../command.js';
 import { count, tag } from '../values.js';
+import { NETWORK } from './flags.js';
+import { networkRequest } from './network-request.js';
 
 const NAME = [{ name: 'NAME' }] as const;
 
@@ -12,6 +14,7 @@ const create = command({
   flags: {
     snapshot: option('TAG', tag, 'Snapshot to begin with', { isRequired: true, complete: 'tags' }),
     'per-child-netns': toggle('A network namespace of its own (always so)'),
+    ...NETWORK,
     'memory-limit-mib': option('MIB', count(16, 1 << 20), 'Memory it may use on the host'),
     'guest-branch': toggle('Programs in it may fork it: forkd-guest branch'),
   },
@@ -22,6 +25,7 @@ const create = command({
       per_child_netns: flags['per-child-netns'],
       ...(flags['memory-limit-mib'] !== undefined && { memory_limit_mib: flags['memory-limit-mib'] }),
       ...(flags['guest-branch'] && { guest_branch: true }),
+      network: networkRequest(flags),
       signal: context.signal,
     });
     await context.output.result(made, () => line(made));

@@ -76,4 +76,19 @@ export const MIGRATIONS: readonly string[] = [
   alter table workspaces add column limits text not null default '{}';
   `,
   'alter table snapshots add column shared_with text;',
+  // Secrets are in no record, so that nothing that shows a record can show them. They go with what they belong to.
+  `
+  alter table sandboxes add column policy text not null default '{"preset":"none","allow":[],"deny":[]}';
+  create table egress_rules (
+    subject text primary key,
+    owner text not null,
+    rules text not null
+  ) strict;
+  create trigger sandbox_forgotten after delete on sandboxes
+    begin delete from egress_rules where subject = old.id; end;
+  create trigger sandbox_renamed after update of id on sandboxes
+    begin update egress_rules set subject = new.id where subject = old.id; end;
+  create trigger snapshot_forgotten after delete on snapshots
+    begin delete from egress_rules where subject = 'tag:' || old.tag; end;
+  `,
 ];

@@ -1,4 +1,13 @@
-import { Limits, SandboxId, SandboxState, SnapshotStatus, Tag, WorkspaceStatus } from '@forkd/protocol';
+import {
+  EgressRules,
+  Limits,
+  NetworkPolicy,
+  SandboxId,
+  SandboxState,
+  SnapshotStatus,
+  Tag,
+  WorkspaceStatus,
+} from '@forkd/protocol';
 import { z } from 'zod';
 
 const Json = z.string().transform((text) => JSON.parse(text) as unknown);
@@ -47,6 +56,8 @@ export const SandboxRecord = z.object({
   budget: Json.pipe(Budget).nullable(),
   /** 1: its processes may ask for branches. */
   guest_branch: z.number().int(),
+  /** Where its connections may go. */
+  policy: Json.pipe(NetworkPolicy),
   vcpus: z.number().int(),
   memory_mib: z.number().int(),
   /** What its writable disk may take. */
@@ -91,6 +102,10 @@ export const SnapshotRecord = z.object({
   shared_with: Json.pipe(z.array(z.string())).nullish(),
 });
 export type SnapshotRecord = z.infer<typeof SnapshotRecord>;
+
+/** Headers that are set for a sandbox, or for the children of a snapshot (`tag:TAG`): secrets. */
+export const RulesRecord = z.object({ subject: z.string(), owner: z.string(), rules: Json.pipe(EgressRules) });
+export type RulesRecord = z.infer<typeof RulesRecord>;
 
 /** What a request with an `Idempotency-Key` was answered, so that its repetition gets the same. */
 export const KeptAnswer = z.object({

@@ -31,6 +31,7 @@ function sandbox(changes: Partial<SandboxRecord> = {}): SandboxRecord {
     promoted_from: null,
     budget: null,
     guest_branch: 0,
+    policy: { preset: 'none', allow: [], deny: [] },
     metadata: {},
     env: {},
     branch_count: 0,

@@ -1,8 +1,9 @@
+import { chmodSync, closeSync, openSync } from 'node:fs';
 import { ForkdError, SandboxId, type SandboxState, type SnapshotStatus } from '@forkd/protocol';
 import Database from 'libsql';
 import { z } from 'zod';
 import { MIGRATIONS } from './migrations.js';
-import { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
+import { KeptAnswer, RulesRecord, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 import { comingFrom, SANDBOX_MOVES, SNAPSHOT_MOVES } from './states.js';
 import type { SandboxFilter, Store, Usage, VmFields } from './store.js';
 
@@ -26,9 +27,10 @@ export class SqliteStore implements Store {
     this.#database = open(file);
   }
 
-  addSandboxes(records: SandboxRecord[]): void {
+  addSandboxes(records: SandboxRecord[], rules: RulesRecord[] = []): void {
     this.together(() => {
       for (const record of records) this.#insert('sandboxes', record);
+      for (const record of rules) this.#insert('egress_rules', record);
     });
   }
 
@@ -36,7 +38,10 @@ export class SqliteStore implements Store {
     return this.#moveFrom(comingFrom(SANDBOX_MOVES, to), id, { ...changes, state: to });
   }
 
-  changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord {
+  changeSandbox(
+    id: string,
+    changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata' | 'policy'>>,
+  ): SandboxRecord {
     this.#update('sandboxes', 'id', id, changes);
     return this.#known(id);
   }
@@ -60,6 +65,10 @@ export class SqliteStore implements Store {
 
   sandbox(id: string): SandboxRecord | undefined {
     return this.#rows(SandboxRecord, 'select * from sandboxes where id = ?', [id])[0];
+  }
+
+  sandboxAt(place: string): SandboxRecord | undefined {
+    return this.#rows(SandboxRecord, 'select * from sandboxes where place = ?', [place])[0];
   }
 
   sandboxes({ owner, states, snapshotTag, metadata = {}, after, limit }: SandboxFilter = {}): SandboxRecord[] {
@@ -179,6 +188,15 @@ export class SqliteStore implements Store {
     this.#run('delete from workspaces where name = ?', [name]);
   }
 
+  rules(subject: string): RulesRecord | undefined {
+    return this.#rows(RulesRecord, 'select * from egress_rules where subject = ?', [subject])[0];
+  }
+
+  setRules({ subject, owner, rules }: RulesRecord): void {
+    const sql = 'insert or replace into egress_rules (subject, owner, rules) values (?, ?, ?)';
+    this.#run(sql, [subject, owner, JSON.stringify(rules)]);
+  }
+
   keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer } {
     const known = 'select * from answers where owner = ? and key = ?';
     const [kept] = this.#rows(KeptAnswer, known, [answer.owner, answer.key]);
@@ -282,6 +300,7 @@ function columns(record: object): unknown[] {
 /** A database that is damaged, or newer than this program, is left as it is: what it says may still be wanted. */
 function open(file: string): Database.Database {
   try {
+    if (file !== ':memory:') keepPrivate(file);
     const database = new Database(file);
     database.pragma('journal_mode = WAL');
     database.pragma('synchronous = FULL');
@@ -297,6 +316,12 @@ function open(file: string): Database.Database {
       hint: `Move ${file} (and its -wal and -shm) away and start again: snapshots are found on disk, sandboxes are lost.`,
     });
   }
+}
+
+/** It holds secrets; what SQLite makes beside it has the same mode. */
+function keepPrivate(file: string): void {
+  closeSync(openSync(file, 'a', 0o600));
+  chmodSync(file, 0o600);
 }
 
 /** Takes room and gives it back to the file, not to the disk: what ends while the disk is full can be written down. */

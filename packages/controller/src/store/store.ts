@@ -1,5 +1,5 @@
 import type { SandboxState, SnapshotStatus } from '@forkd/protocol';
-import type { KeptAnswer, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
+import type { KeptAnswer, RulesRecord, SandboxRecord, SnapshotRecord, WorkspaceRecord } from './records.js';
 
 export interface SandboxFilter {
   owner?: string | undefined;
@@ -25,16 +25,19 @@ export interface Usage {
 
 /** What must survive the program. Each call is durable when it returns. */
 export interface Store {
-  addSandboxes(records: SandboxRecord[]): void;
+  /** With the rules of each. */
+  addSandboxes(records: SandboxRecord[], rules?: RulesRecord[]): void;
   /** Moves a sandbox to a state it can be reached in, else throws `state_conflict` naming the state it is in. */
   moveSandbox(id: string, to: SandboxState, changes?: Partial<SandboxRecord>): SandboxRecord;
-  changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata'>>): SandboxRecord;
+  changeSandbox(id: string, changes: Partial<Pick<SandboxRecord, 'expires_at' | 'metadata' | 'policy'>>): SandboxRecord;
   /** Another VM becomes this sandbox, in one step; `state_conflict` unless it runs or is paused. */
   replaceVm(id: string, vm: VmFields): SandboxRecord;
   /** A running sandbox takes another id, in one step; whoever had that is forgotten. */
   promoteSandbox(id: string, to: string, changes: Pick<SandboxRecord, 'budget'>): SandboxRecord;
   countBranch(id: string, tag: string): void;
   sandbox(id: string): SandboxRecord | undefined;
+  /** The one whose VM is in this place. */
+  sandboxAt(place: string): SandboxRecord | undefined;
   /** Newest first. */
   sandboxes(filter?: SandboxFilter): SandboxRecord[];
   /** Of all that have not ended, or of those of one owner. */
@@ -63,6 +66,10 @@ export interface Store {
   workspace(name: string): WorkspaceRecord | undefined;
   workspaces(): WorkspaceRecord[];
   removeWorkspace(name: string): void;
+
+  /** Those of a sandbox, or of a snapshot as `tag:TAG`. They are forgotten with it. */
+  rules(subject: string): RulesRecord | undefined;
+  setRules(record: RulesRecord): void;
 
   /** The answer kept under a key, after making an empty one if there is none. */
   keepAnswer(answer: KeptAnswer): { fresh: boolean; answer: KeptAnswer };

@@ -2,6 +2,7 @@ import type { BranchMode, Controller } from '@forkd/controller';
 import { type BranchRequest, ForkdError, Limits, ROUTES } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import { keyOf } from '../idempotency.js';
+import { networkWish } from '../network-wish.js';
 import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
 import { snapshotInfo } from '../snapshot-info.js';
@@ -42,6 +43,7 @@ export function branchRoutes(app: FastifyInstance, controller: Controller): void
       memoryLimitMib: body.memory_limit_mib ?? memory_limit_mib,
       limits: { ...limits, ...Limits.parse(body) },
       guestBranch: body.guest_branch,
+      network: networkWish(body.network),
       requestKey,
       ...(requestKey === undefined && { signal }),
     });

@@ -4,6 +4,7 @@ import type { FastifyInstance } from 'fastify';
 import { errorFields } from '../error-replies.js';
 import { keyOf } from '../idempotency.js';
 import { observeSpawn } from '../metrics.js';
+import { networkWish } from '../network-wish.js';
 import { audited } from '../operation.js';
 import { sandboxInfo } from '../sandbox-info.js';
 import { serveRoute } from '../serve-route.js';
@@ -48,6 +49,7 @@ export function sandboxRoutes(app: FastifyInstance, controller: Controller): voi
       limits: Limits.parse(body),
       maxForks: body.max_forks,
       guestBranch: body.guest_branch,
+      network: networkWish(body.network),
       requestKey,
       // Who comes back with the same key finds what was begun; without one nobody would ever learn of these children.
       ...(requestKey === undefined && { signal }),

@@ -2,6 +2,7 @@ import type { Controller, WorkspaceRecord } from '@forkd/controller';
 import { ForkdError, Limits, ROUTES, type WorkspaceInfo } from '@forkd/protocol';
 import type { FastifyInstance } from 'fastify';
 import type { Caller } from '../caller.js';
+import { networkWish } from '../network-wish.js';
 import { audited } from '../operation.js';
 import { serveRoute } from '../serve-route.js';
 import { mayTouch, visibleSnapshot } from '../visible.js';
@@ -15,10 +16,11 @@ export function workspaceRoutes(app: FastifyInstance, controller: Controller): v
       .map(info),
   );
   serveRoute(app, ROUTES.createWorkspace, async ({ body, request, reply }) => {
-    const { name, snapshot_tag, memory_limit_mib, env, guest_branch } = body;
+    const { name, snapshot_tag, memory_limit_mib, env, guest_branch, network } = body;
     await visibleSnapshot(controller, request.caller, snapshot_tag);
     const owner = request.caller.name;
-    const given = { memoryLimitMib: memory_limit_mib, limits: Limits.parse(body), env, guestBranch: guest_branch };
+    const limits = { memoryLimitMib: memory_limit_mib, limits: Limits.parse(body) };
+    const given = { ...limits, env, guestBranch: guest_branch, network: networkWish(network) };
     const record = await workspaces.create({ name, snapshotTag: snapshot_tag, owner, ...given });
     audited(request, { snapshot: snapshot_tag, sandbox: record.sandbox_id ?? [] });
     return reply.code(201).send(info(record));

@@ -14,6 +14,7 @@ export const EventType = z.enum([
   'exited',
   'crashed',
   'deleted',
+  'network.denied',
 ]);
 export type EventType = z.infer<typeof EventType>;
 

@@ -3,6 +3,7 @@ import { Diff, DiffQuery } from './diff.js';
 import { EventsQuery, LineageNode } from './events.js';
 import { Flag, IdParams, TagParams } from './fields.js';
 import * as files from './files.js';
+import { ChangeNetwork, NetworkInfo } from './network.js';
 import { PortInfo, PortParams } from './ports.js';
 import * as sandboxes from './sandboxes.js';
 import * as snapshots from './snapshots.js';
@@ -200,6 +201,28 @@ export const ROUTES = {
     params: IdParams,
     body: sandboxes.ChangeSandbox,
     replies: { 200: sandboxes.SandboxInfo },
+  },
+  getNetwork: {
+    method: 'GET',
+    path: '/v1/sandboxes/:id/network',
+    summary: 'Where the connections of a sandbox may go, and where they went',
+    params: IdParams,
+    replies: { 200: NetworkInfo },
+  },
+  changeNetwork: {
+    method: 'PUT',
+    path: '/v1/sandboxes/:id/network',
+    summary: 'Replace the network policy of a sandbox, at once: connections it does not allow are cut',
+    params: IdParams,
+    body: ChangeNetwork,
+    replies: { 200: NetworkInfo },
+  },
+  networkAuthority: {
+    method: 'GET',
+    path: '/v1/network/ca',
+    summary: 'The certificate of the authority that speaks for hosts to which headers are set, in PEM',
+    replyType: 'text/plain',
+    replies: { 200: z.string() },
   },
   killSandbox: {
     method: 'DELETE',

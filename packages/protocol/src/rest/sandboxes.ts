@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 import { Environment, ErrorBody, Metadata, Page, text, UnixSeconds, whole } from './fields.js';
 import { LimitFields } from './limits.js';
+import { NetworkPolicy, NetworkRequest } from './network.js';
 
 export const SandboxState = z.enum(['starting', 'running', 'paused', 'stopping', 'exited']);
 export type SandboxState = z.infer<typeof SandboxState>;
@@ -38,6 +39,8 @@ export const SpawnRequest = z.strictObject({
   env: Environment.default({}),
   max_forks: MaxForks.optional(),
   guest_branch: GuestBranch,
+  /** Where its connections may go; without it as the snapshot says, or the daemon. */
+  network: NetworkRequest.optional(),
 });
 export type SpawnRequest = z.infer<typeof SpawnRequest>;
 
@@ -61,6 +64,7 @@ export const SandboxInfo = z.object({
   memory_mib: z.number().int(),
   /** What its writable disk may take. */
   disk_mib: z.number().int().optional(),
+  network: NetworkPolicy,
   /** Of the line it belongs to. */
   max_forks: MaxForks.optional(),
   guest_branch: z.boolean().optional(),
@@ -217,5 +221,7 @@ export const ForkRequest = z.strictObject({
   metadata: Metadata.default({}),
   env: Environment.default({}),
   guest_branch: GuestBranch,
+  /** Without it as the sandbox has it. */
+  network: NetworkRequest.optional(),
 });
 export type ForkRequest = z.infer<typeof ForkRequest>;

@@ -2,6 +2,7 @@ import { z } from 'zod';
 import { SandboxId, Tag } from '../ids.js';
 import { Environment, UnixSeconds, whole } from './fields.js';
 import { LimitFields } from './limits.js';
+import { NetworkRequest } from './network.js';
 import { GuestBranch } from './sandboxes.js';
 
 export const WorkspaceStatus = z.enum(['running', 'suspended', 'stale']);
@@ -29,6 +30,7 @@ export const CreateWorkspace = z.strictObject({
   ...LimitFields,
   env: Environment.default({}),
   guest_branch: GuestBranch,
+  network: NetworkRequest.optional(),
 });
 
 export const SuspendWorkspace = z.strictObject({ diff: z.boolean().default(false) });
