@@ -80,6 +80,11 @@ export class HttpProxy {
     const context = this.#contexts.get(incoming.socket)!;
     const { connection, host } = context;
     const claim = claimOf(incoming);
+    // The answer to it would be the request, with all that was set on it.
+    if (incoming.method === 'TRACE') {
+      connection.deny({ allowed: false, rule: 'TRACE', name: claim?.name });
+      return undefined;
+    }
     if (claim === undefined || (host !== undefined && claim.name !== host)) {
       connection.deny({ allowed: false, rule: 'the request is for another host', name: claim?.name });
       return undefined;
@@ -117,18 +122,20 @@ export class HttpProxy {
     });
   }
 
-  /** WebSocket and its like: after the answer, bytes both ways. */
+  /** WebSocket: after the answer, bytes both ways. */
   async #upgrade(incoming: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
     socket.on('error', () => {});
     const found = await this.#route(incoming);
     if (!found) return;
     const protocol = incoming.headers.upgrade ?? '';
-    const outgoing = this.#request(incoming, found, ['Connection', 'Upgrade', 'Upgrade', protocol]);
+    // After another one, such as HTTP/2, requests could name other hosts: the server is not told of the wish.
+    const isSocket = protocol.toLowerCase() === 'websocket';
+    const outgoing = this.#request(incoming, found, isSocket ? ['Connection', 'Upgrade', 'Upgrade', protocol] : []);
     await new Promise<void>((resolve, reject) => {
       outgoing.once('error', reject);
       outgoing.once('upgrade', (response, upstream, first) => {
         found.context.connection.allow(found.route);
-        socket.write(headText(response, ['Connection', 'Upgrade', 'Upgrade', response.headers.upgrade ?? protocol]));
+        socket.write(headText(response, ['Connection', 'Upgrade', 'Upgrade', protocol]));
         if (first.length > 0) upstream.unshift(first);
         if (head.length > 0) socket.unshift(head);
         relay(socket, upstream);

@@ -171,6 +171,7 @@ describe('HTTP', () => {
       'two lengths',
       'POST / HTTP/1.1\r\nHost: good.example\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n',
     ],
+    ['a request to be repeated', 'TRACE / HTTP/1.1\r\nHost: good.example\r\n\r\n'],
     ['bare line feeds', 'GET / HTTP/1.1\nHost: evil.example\n\n'],
     ['an empty line first', '\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n'],
     ['lower case', 'get / http/1.1\r\nHost: evil.example\r\n\r\n'],
@@ -196,6 +197,15 @@ describe('HTTP', () => {
     expect((await http(GOOD!, last('good.example').replace('GET', 'HEAD'))).text).toMatch(
       /^HTTP\/1.1 200 OK[\s\S]*\r\n\r\n$/,
     );
+  });
+
+  it('a connection cannot become one of HTTP/2', async () => {
+    internet.allow({ allow: ['good.example'] });
+    const wish = 'Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n';
+    const { text } = await http(GOOD!, get('good.example', '/', wish));
+    expect(text).toMatch(/^HTTP\/1.1 200 OK[\s\S]*good.example GET \//);
+    expect(seen[0]?.headers).not.toHaveProperty('upgrade');
+    expect(seen[0]?.headers).not.toHaveProperty('http2-settings');
   });
 
   it('where the address decides, bytes pass as they are', async () => {
