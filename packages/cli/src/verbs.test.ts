@@ -217,6 +217,29 @@ describe('around it', () => {
     );
   });
 
+  it('network shows a policy and replaces it; secrets come from standard input and are not shown', async () => {
+    const flags = ['--allow', 'a.example:443', '--deny', '10.0.0.0/8'];
+    expect(await json('network', id, ...flags)).toMatchObject({
+      allow: ['a.example:443'],
+      deny: ['10.0.0.0/8'],
+      rules: {},
+    });
+    const rules = '{"a.example": {"headers": {"x-key": "never-seen"}}}';
+    const { code, stdout } = await forkd(['network', id, ...flags, '--rules', '-'], { env, input: rules });
+    expect([code, stdout]).toEqual([0, expect.stringMatching(/^headers +a\.example: x-key$/m)]);
+    expect(stdout).not.toContain('never-seen');
+    const [spawned] = (await json('spawn', '--tag', 'warm', '--preset', 'internet')) as [SandboxInfo];
+    expect(spawned.network).toEqual({ preset: 'internet', allow: [], deny: [] });
+    expect(await ask('kill', spawned.id)).toMatchObject({ code: 0 });
+    expect(await ask('network', id, '--allow', '10.0.0.1/8')).toMatchObject({
+      code: 2,
+      stderr: expect.stringContaining('10.0.0.0/8'),
+    });
+    const bad = await forkd(['network', id, '--rules', '-'], { env, input: '{"secret' });
+    expect(bad.code).toBe(2);
+    expect(bad.stderr).not.toContain('secret');
+  });
+
   it('a reader that goes away is no error message', async () => {
     const child = startForkd(['exec', id, '--no-stdin', '--', 'sh', '-c', 'yes | head -c 2000000'], env);
     child.stdout!.once('data', () => child.stdout!.destroy());
