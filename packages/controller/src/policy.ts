@@ -17,9 +17,14 @@ export function policyOf({ tag, policy }: SnapshotMeta, wish: NetworkWish | unde
 }
 
 /** What is set for new sandboxes. Secrets of a snapshot are for children of the same owner only. */
-export function rulesOf(store: Store, records: SandboxRecord[], wish: NetworkWish | undefined): RulesRecord[] {
-  return records.flatMap(({ id, owner, snapshot_tag }) => {
-    const inherited = store.rules(ofSnapshot(snapshot_tag));
+export function rulesOf(
+  store: Store,
+  { tag }: SnapshotMeta,
+  records: SandboxRecord[],
+  wish: NetworkWish | undefined,
+): RulesRecord[] {
+  const inherited = wish?.rules ? undefined : store.rules(ofSnapshot(tag));
+  return records.flatMap(({ id, owner }) => {
     const rules: EgressRules = wish?.rules ?? (inherited?.owner === owner ? inherited.rules : {});
     return Object.keys(rules).length > 0 ? [{ subject: id, owner, rules }] : [];
   });

@@ -87,7 +87,7 @@ export class Sandboxes implements Keeper {
       options.signal.throwIfAborted();
       if (!options.continues) checkForks(store, snapshot.budget, options.n);
       this.parts.admission.check(records);
-      store.addSandboxes(records, rulesOf(store, records, options.network));
+      store.addSandboxes(records, rulesOf(store, snapshot, records, options.network));
       return this.#start(records, snapshot, source, options);
     });
   }

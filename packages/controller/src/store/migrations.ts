@@ -79,6 +79,7 @@ export const MIGRATIONS: readonly string[] = [
   // Secrets are in no record, so that nothing that shows a record can show them. They go with what they belong to.
   `
   alter table sandboxes add column policy text not null default '{"preset":"none","allow":[],"deny":[]}';
+  create index sandboxes_by_place on sandboxes (place);
   create table egress_rules (
     subject text primary key,
     owner text not null,

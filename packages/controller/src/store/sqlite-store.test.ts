@@ -58,6 +58,35 @@ describe('sandboxes', () => {
     second.close();
   });
 
+  it('rules go with what they belong to, in a file for nobody else', () => {
+    const path = file();
+    const store = new SqliteStore(path);
+    const [source, child] = [sandbox({ state: 'running' }), sandbox({ state: 'running' })] as const;
+    const rules = { 'a.example': { headers: { 'x-key': 'secret' } } };
+    const of = (subject: string) => ({ subject, owner: 'ann', rules });
+    store.addSandboxes([source, child], [of(source.id), of(child.id)]);
+    store.setRules({ ...of(child.id), rules: {} });
+    store.promoteSandbox(child.id, source.id, { budget: null });
+    expect([store.rules(source.id)?.rules, store.rules(child.id)]).toEqual([{}, undefined]);
+    expect(store.sandboxAt(child.place)?.id).toBe(source.id);
+    store.removeSandbox(source.id);
+    expect(store.rules(source.id)).toBeUndefined();
+    const snapshot = {
+      tag: 'kept',
+      owner: 'ann',
+      status: 'ready',
+      created_at: 1,
+      recipe: null,
+      warning: null,
+    } as const;
+    store.addSnapshot(snapshot);
+    store.setRules(of('tag:kept'));
+    store.removeSnapshot('kept');
+    expect(store.rules('tag:kept')).toBeUndefined();
+    for (const end of ['', '-wal', '-shm']) expect(statSync(path + end).mode & 0o077).toBe(0);
+    store.close();
+  });
+
   it('only moves of the table are made, and a refusal names the state', () => {
     const store = new SqliteStore(':memory:');
     const states = Object.keys(SANDBOX_MOVES) as SandboxState[];
