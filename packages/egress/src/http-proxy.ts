@@ -57,6 +57,8 @@ export class HttpProxy {
       )
       .on('connect', (_incoming, socket) => reset(socket))
       .on('clientError', (_error, socket) => reset(socket));
+    // A client that has said all it wants to say is still answered.
+    Object.assign(this.#server, { httpAllowHalfOpen: true });
   }
 
   /** `host`: the one we speak for, else each request names its own. */
