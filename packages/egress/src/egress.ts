@@ -9,7 +9,7 @@ import { type Dial, dialDirectly } from './dial.js';
 import { Dns } from './dns.js';
 import { HttpProxy } from './http-proxy.js';
 import { type LookUp, Names } from './names.js';
-import { Outlet, type Settings } from './outlet.js';
+import { Outlet, plainAddress, type Settings } from './outlet.js';
 import type { Destination } from './route.js';
 
 const MOST_CONNECTIONS = 512;
@@ -147,7 +147,7 @@ function add(sum: NetworkCounters, more: NetworkCounters): void {
 }
 
 function destination({ localAddress = '', localPort = 0 }: Socket): Destination {
-  return { address: localAddress, port: localPort };
+  return { address: plainAddress(localAddress), port: localPort };
 }
 
 let own = { at: -OWN_MS, addresses: new Set<string>() };
