@@ -1,4 +1,4 @@
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { Controller } from './controller.js';
 import type { Sandbox } from './sandbox.js';
@@ -59,6 +59,24 @@ describe('spawn', () => {
         expect(await late!.guest.files.exists('/root/mine')).toBe(false);
         expect(await python(late!, "'mine' in globals()")).toBe('False');
       });
+    }));
+
+  it('the VMM of each is jailed, as a user of its own, and can write to no file that is not its own', () =>
+    withChildren(4, async (children) => {
+      const users = children.map(({ vm, directory }) => {
+        const status = readFileSync(`/proc/${vm.pid}/status`, 'utf8');
+        expect(status).toMatch(/^CapPrm:\t0+\nCapEff:\t0+\nCapBnd:\t0+\n/m);
+        expect(status).toMatch(/^NoNewPrivs:\t1\nSeccomp:\t2\n/m);
+        for (const fd of readdirSync(`/proc/${vm.pid}/fd`)) {
+          const path = readlinkSync(`/proc/${vm.pid}/fd/${fd}`);
+          const flags = /^flags:\t(\d+)/m.exec(readFileSync(`/proc/${vm.pid}/fdinfo/${fd}`, 'utf8'))![1]!;
+          const readOnly = (Number.parseInt(flags, 8) & 3) === 0;
+          if (path.startsWith('/') && !readOnly) expect(path).toMatch(new RegExp(`^${directory}/(upper.img|vmm.log)$`));
+        }
+        return /^Uid:\t(\d+)\t\1\t\1\t\1$/m.exec(status)![1]!;
+      });
+      expect(new Set(users).size).toBe(4);
+      expect(users).not.toContain('0');
     }));
 
   it('no two children share an identity, a random stream or a clock that is off', () =>

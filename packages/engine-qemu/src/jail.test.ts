@@ -116,6 +116,25 @@ afterAll(async () => {
   rmSync(root, { recursive: true, force: true });
 });
 
+it('told to do without, VMMs run as root, and are forked as such', async () => {
+  const engine = new QemuEngine({ helper, jail: 'none' });
+  const directory = place('parent');
+  const parent = await engine.boot({
+    ...spec(directory),
+    kernel: `${root}/counter.elf`,
+    memory: `${directory}/memory.img`,
+  });
+  await parent.pause();
+  await parent.save(`${directory}/device.state`);
+  await parent.stop();
+  const saved = { memory: `${directory}/memory.img`, state: `${directory}/device.state` };
+  const vm = await engine.restore({ ...spec(place('unjailed')), ...saved, running: false });
+  const forked = await vm.fork!({ directory: place('unjailed-copy'), tied: true });
+  for (const { pid } of [vm, forked])
+    expect(readFileSync(`/proc/${pid}/status`, 'utf8')).toMatch(/^Uid:\t0\t[\s\S]*^Seccomp:\t0$/m);
+  await Promise.all([vm.stop(), forked.stop()]);
+});
+
 for (const way of ['zygote', 'copy'] as const)
   describe(way === 'copy' ? 'a VMM that was forked' : 'a VMM that was started', () => {
     const vm = (): Vm => (way === 'copy' ? copy : zygote);
