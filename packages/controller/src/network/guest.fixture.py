@@ -12,7 +12,7 @@ def tcp(address, port):
 def udp(address, port):
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as s:
-        s.settimeout(0.4)
+        s.settimeout(0.3)
         s.sendto(b'question', (address, int(port)))
         return s.recv(1000).decode()
 
@@ -23,6 +23,9 @@ def refused(address, port):
             socket.create_connection((address, int(port)), 5).close()
         except ConnectionRefusedError:
             return 'refused'
+        except ConnectionResetError:
+            # Nobody took it any more before the sockets were closed.
+            pass
 
 
 def echo(address, size):
@@ -91,7 +94,7 @@ def frames():
                     wire.recv(2000)
             except TimeoutError:
                 pass
-            wire.settimeout(0.3)
+            wire.settimeout(0.15)
             wire.send(GATEWAY_MAC + mac + struct.pack('!H', kind) + data)
             try:
                 # What the guest itself sends is seen too.

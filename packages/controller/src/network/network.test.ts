@@ -90,7 +90,7 @@ it('a connection to any address and port arrives with that as its local end, of 
 });
 
 it('moves data both ways, more than buffers and segments hold', async () => {
-  expect(await program(children[0]!, 'echo 203.0.113.7 40', 'echo 2001:db8::7 40')).toEqual(['same', 'same']);
+  expect(await program(children[0]!, 'echo 203.0.113.7 16', 'echo 2001:db8::7 16')).toEqual(['same', 'same']);
 });
 
 it('names are asked of the gateway; all else that is not TCP gets no answer', async () => {
