@@ -256,11 +256,14 @@ fn build(
         script.call(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as u64, libc::SIGKILL as u64, 0, 0, 0]);
     }
     descriptors::replace(request, pid, &mut script)?;
+    let tap = tap::prepare(pid, own_tap.as_ref(), &mut script)?;
     if let Some(inmate) = &inmate {
         inmate.end(&mut script)?;
     }
     script.run(copy, &memory)?;
-    tap::replace(copy, &memory, page, own_tap.as_ref())?;
+    if let Some(tap) = tap {
+        tap.put(copy, &memory, page)?;
+    }
     for state in threads.iter().filter(|t| t.tid != request.pid) {
         others.push(make_thread(copy, state)?);
     }

@@ -90,11 +90,16 @@ fn enter_of(vmm: &OfVmm) -> Result<(), Failure> {
 
 /// Under which number a process has its tap.
 pub fn tap_of(pid: i32) -> Result<Option<i32>, Error> {
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fdinfo"))? {
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))? {
         let entry = entry?;
-        // Only a tun device says so.
-        if std::fs::read_to_string(entry.path()).is_ok_and(|info| info.contains("\niff:")) {
-            return Ok(entry.file_name().to_str().and_then(|name| name.parse().ok()));
+        let number = entry.file_name().to_string_lossy().into_owned();
+        if !std::fs::read_link(entry.path()).is_ok_and(|target| target.ends_with("net/tun")) {
+            continue;
+        }
+        // Only a tun device says which interface it is.
+        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))?;
+        if info.contains("\niff:") {
+            return Ok(number.parse().ok());
         }
     }
     Ok(None)

@@ -11,35 +11,49 @@ use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-pub fn replace(copy: &Tracee, memory: &File, page: u64, tap: Option<&OwnedFd>) -> Result<(), Error> {
-    let (old, tap) = match (tap_of(copy.tid)?, tap) {
+pub struct Replacement<'a> {
+    /// The number of the inherited one.
+    old: i32,
+    tap: &'a OwnedFd,
+    pidfd: OwnedFd,
+    /// Where the copy finds the numbers of its sockets.
+    pair: u64,
+}
+
+/// Adds what the copy does first to the script it runs; `None` where there is no tap and none is to be.
+pub fn prepare<'a>(pid: i32, tap: Option<&'a OwnedFd>, script: &mut Script) -> Result<Option<Replacement<'a>>, Error> {
+    let (old, tap) = match (tap_of(pid)?, tap) {
         (Some(old), Some(tap)) => (old, tap),
-        (None, None) => return Ok(()),
+        (None, None) => return Ok(None),
         (Some(_), None) => return Err(Error::new(ErrorKind::InvalidInput, "the VM needs a network")),
         (None, Some(_)) => return Err(Error::new(ErrorKind::InvalidInput, "the VM has no use for a network")),
     };
-    let pidfd = process::open(copy.tid)?;
+    let pidfd = process::open(pid)?;
     copy_header(&process::descriptor(&pidfd, old)?, tap)?;
-
-    let mut script = Script::new(page);
     let pair = script.data(&[0; 8]);
     script.call(libc::SYS_socketpair, [libc::AF_UNIX as u64, libc::SOCK_STREAM as u64, 0, pair, 0]);
-    script.run(copy, memory)?;
-    let mut ends = [0u8; 8];
-    memory.read_exact_at(&mut ends, pair)?;
-    let [near, far] = [0, 4].map(|at| i32::from_ne_bytes(ends[at..at + 4].try_into().expect("four bytes")));
-    send_with(&process::descriptor(&pidfd, far)?, b"t", tap)?;
+    Ok(Some(Replacement { old, tap, pidfd, pair }))
+}
 
-    let new = (0..).find(|fd| !std::path::Path::new(&format!("/proc/{}/fd/{fd}", copy.tid)).is_symlink());
-    let new: u64 = new.unwrap_or_default();
-    let mut script = Script::new(page);
-    let message = message(&mut script);
-    script.call_returning(1, libc::SYS_recvmsg, [near as u64, message, libc::MSG_CMSG_CLOEXEC as u64, 0, 0]);
-    script.call(libc::SYS_dup3, [new, old as u64, libc::O_CLOEXEC as u64, 0, 0]);
-    for fd in [new, near as u64, far as u64] {
-        script.call(libc::SYS_close, [fd, 0, 0, 0, 0]);
+impl Replacement<'_> {
+    /// After the script has run.
+    pub fn put(&self, copy: &Tracee, memory: &File, page: u64) -> Result<(), Error> {
+        let mut ends = [0u8; 8];
+        memory.read_exact_at(&mut ends, self.pair)?;
+        let [near, far] = [0, 4].map(|at| i32::from_ne_bytes(ends[at..at + 4].try_into().expect("four bytes")));
+        send_with(&process::descriptor(&self.pidfd, far)?, b"t", self.tap)?;
+        // The kernel takes the lowest free number.
+        let new = (0..).find(|fd| !std::path::Path::new(&format!("/proc/{}/fd/{fd}", copy.tid)).is_symlink());
+        let new: u64 = new.unwrap_or_default();
+        let mut script = Script::new(page);
+        let message = message(&mut script);
+        script.call_returning(1, libc::SYS_recvmsg, [near as u64, message, libc::MSG_CMSG_CLOEXEC as u64, 0, 0]);
+        script.call(libc::SYS_dup3, [new, self.old as u64, libc::O_CLOEXEC as u64, 0, 0]);
+        for fd in [new, near as u64, far as u64] {
+            script.call(libc::SYS_close, [fd, 0, 0, 0, 0]);
+        }
+        script.run(copy, memory)
     }
-    script.run(copy, memory)
 }
 
 /// Room for one byte and one descriptor.
