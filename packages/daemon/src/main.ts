@@ -48,7 +48,7 @@ async function serve(): Promise<void> {
   const { data, jail } = config;
   const engine = new QemuEngine({ helper, cache: `${data}/probe`, scratch: `${data}/run/daemon`, proof, jail });
   const outlets = new Outlets(config);
-  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, network, egress } = config;
+  const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, egress } = config;
   const limits = {
     defaults: config.defaultLimits,
     allowUnlimited: config.allowUnlimited,
@@ -57,6 +57,7 @@ async function serve(): Promise<void> {
   };
   const { certificate: authority } = outlets.authority;
   const { policy } = egress;
+  const network = { ...config.network, uplink: outlets.egress };
   const places = { snapshots, state };
   const options = { lasting: true, ...places, writers, retention, gcMs, limits, network, policy, authority };
   await using controller = await Controller.open(config.data, engine, helper, options);
