@@ -4,7 +4,7 @@ N ?= 100
 RECIPE ?= python-numpy
 export FORKD_DATA ?= $(CURDIR)/.forkd
 
-.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch bench-density bench-egress torture torture-branch build clean
+.PHONY: demo test check demo-branch bench-fanout bench-rest bench-branch bench-density bench-walls bench-egress torture torture-branch build clean
 
 demo: build ## boot and warm one VM, fork N children of it, show what happened
 	@node bench/dist/demo.js --n $(N) --recipe $(RECIPE)
@@ -34,6 +34,9 @@ bench-branch: build ## branch running sandboxes in every mode, N times each: how
 
 bench-density: build ## as many idle children as fit in 8 GiB; last line is JSON
 	@node bench/dist/density.js --recipe $(RECIPE)
+
+bench-walls: build ## what jail and network add to the fan-out; last line is JSON
+	@node bench/dist/walls.js --n $(N) --recipe $(RECIPE)
 
 bench-egress: build ## how long a change of policy takes to be felt, and what the proxy costs; last line is JSON
 	@node bench/dist/egress.js

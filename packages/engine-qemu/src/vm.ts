@@ -211,6 +211,8 @@ export class QemuVm implements Vm {
     try {
       await this.#alive(this.#control.execute('xen-save-devices-state', { filename, live: false }));
       await copyFile(filename, state);
+      if ((await stat(state)).size > STATE_BYTES)
+        throw new ForkdError('guest_protocol', 'the VMM says that its devices are larger than those of a VM are');
     } catch (thrown) {
       // QEMU does not say which error of the disk it was.
       const { bavail, bsize } = await statfs(dirname(state));
