@@ -1,10 +1,10 @@
 import { on } from 'node:events';
-import { connect } from 'node:net';
 import { ForkdError, type PtyInput, PtyOutput } from '@forkd/protocol';
 import WebSocket from 'ws';
 import type { Connection } from './connection.js';
 import type { CallOptions } from './options.js';
-import { knownCode, refusal, unreachable } from './refusal.js';
+import { knownCode } from './refusal.js';
+import { openSocket } from './web-socket.js';
 
 export interface PtyOptions extends CallOptions {
   cols?: number | undefined;
@@ -18,7 +18,6 @@ export interface PtyOptions extends CallOptions {
 
 export type PtyExit = Extract<PtyOutput, { type: 'exit' }>;
 
-const PAYLOAD_LIMIT = 16 << 20;
 const BUFFERED_MESSAGES = 64;
 
 /** A terminal in a sandbox: iterate over what it prints, `write` what is typed. */
@@ -49,25 +48,11 @@ export class Pty implements AsyncIterable<Uint8Array> {
   }
 
   static async open(connection: Connection, id: string, options: PtyOptions = {}): Promise<Pty> {
-    const { signal, timeout_ms = 60_000, ...query } = options;
-    const { url, headers, socket: path } = connection.address('pty', { params: { id }, query });
-    url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
-    const socket = new WebSocket(url, {
-      headers,
-      handshakeTimeout: timeout_ms,
-      perMessageDeflate: false,
-      maxPayload: PAYLOAD_LIMIT,
-      ...(path !== undefined && { createConnection: () => connect(path) }),
-    });
+    const { signal, timeout_ms, ...query } = options;
+    const address = connection.address('pty', { params: { id }, query });
+    const { socket, opened } = openSocket(address, { signal, timeout_ms });
     const pty = new Pty(socket);
-    const end = (): void => socket.terminate();
-    signal?.addEventListener('abort', end, { once: true });
-    socket.once('close', () => signal?.removeEventListener('abort', end));
-    await new Promise<void>((resolve, reject) => {
-      socket.once('open', resolve);
-      socket.on('error', (cause) => reject(unreachable(cause)));
-      socket.once('unexpected-response', (_, response) => void refusal(response).then(reject, reject));
-    });
+    await opened;
     return pty;
   }
 

@@ -1,14 +1,12 @@
-import { connect } from 'node:net';
 import { Duplex } from 'node:stream';
 import { ForkdError } from '@forkd/protocol';
 import WebSocket from 'ws';
 import type { Connection } from './connection.js';
 import type { CallOptions } from './options.js';
-import { refusal, unreachable } from './refusal.js';
+import { openSocket } from './web-socket.js';
 
 /** A frame the daemon takes; larger writes become several. */
 const FRAME_BYTES = 64 << 10;
-const PAYLOAD_LIMIT = 16 << 20;
 const NORMAL = 1000;
 const NOTHING = Buffer.alloc(0);
 
@@ -16,27 +14,15 @@ const NOTHING = Buffer.alloc(0);
 export async function openTunnel(
   connection: Connection,
   params: { id: string; port: number },
-  { signal, timeout_ms = 60_000 }: CallOptions,
+  options: CallOptions,
 ): Promise<Duplex> {
   const place = { id: params.id, port: String(params.port) };
-  const { url, headers, socket: path } = connection.address('tunnel', { params: place });
-  url.protocol = url.protocol === 'https:' ? 'wss:' : 'ws:';
-  const socket = new WebSocket(url, {
-    headers,
-    handshakeTimeout: timeout_ms,
-    perMessageDeflate: false,
-    maxPayload: PAYLOAD_LIMIT,
-    ...(path !== undefined && { createConnection: () => connect(path) }),
-  });
+  const address = connection.address('tunnel', { params: place });
+  const { socket, opened } = openSocket(address, options, () =>
+    stream.destroy(new ForkdError('cancelled', 'the connection was cancelled')),
+  );
   const stream = streamOf(socket);
-  const end = (): unknown => stream.destroy(new ForkdError('cancelled', 'the connection was cancelled'));
-  signal?.addEventListener('abort', end, { once: true });
-  socket.once('close', () => signal?.removeEventListener('abort', end));
-  await new Promise<void>((resolve, reject) => {
-    socket.once('open', resolve);
-    socket.on('error', (cause) => reject(unreachable(cause)));
-    socket.once('unexpected-response', (_, response) => void refusal(response).then(reject, reject));
-  });
+  await opened;
   return stream;
 }
 
