@@ -1,5 +1,6 @@
 import { copyFileSync, readdirSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { runs } from './processes.js';
 import { snapshotFiles } from './snapshot.js';
 import type { SpawnResult } from './spawn-options.js';
 import { close, dataDirectory, openController, plainRecipe, running, until, vmms } from './testing.js';
@@ -145,7 +146,7 @@ it('without its helper a controller loses its VMs, says so, and can be closed', 
   const pids = vmms(own);
   expect(pids).toHaveLength(4);
   process.kill(own.helper.pid!, 'SIGKILL');
-  await until(() => !pids.some((pid) => readdirSync('/proc').includes(String(pid))), 2000);
+  await until(() => !pids.some(runs), 2000);
   await expect(sandbox.guest.health()).rejects.toMatchObject({ code: 'vmm_exited' });
   await sandbox.exited;
   for (const error of failures(await own.spawn({ tag: 'plain', n: 2 })))

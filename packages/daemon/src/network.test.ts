@@ -107,8 +107,8 @@ describe('the policy of a sandbox', () => {
       expect([refused.status, refused.body.code]).toEqual([400, 'invalid_request']);
       expect(refused.body.hint).toContain('widen');
     }
-    expect((await born(spawn('between', { deny: ['10.0.0.1'] }))).network.allow).toEqual([]);
-    expect((await born(spawn('between', { preset: 'all', widen: true }))).network.preset).toBe('all');
+    expect((await born(spawn('between', { deny: ['10.0.0.1'] }))).network?.allow).toEqual([]);
+    expect((await born(spawn('between', { preset: 'all', widen: true }))).network?.preset).toBe('all');
     // Of another owner: the policy, but no secret.
     const foreign = await born(spawn('between', undefined, 'root'));
     expect(foreign.network).toEqual(POLICY);

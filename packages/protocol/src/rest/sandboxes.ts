@@ -64,7 +64,7 @@ export const SandboxInfo = z.object({
   memory_mib: z.number().int(),
   /** What its writable disk may take. */
   disk_mib: z.number().int().optional(),
-  network: NetworkPolicy,
+  network: NetworkPolicy.optional(),
   /** Of the line it belongs to. */
   max_forks: MaxForks.optional(),
   guest_branch: z.boolean().optional(),
