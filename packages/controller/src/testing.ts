@@ -26,8 +26,9 @@ export function dataDirectory(): string {
     mkdirSync(`${SHARED}/${name}`, { recursive: true });
     symlinkSync(`${SHARED}/${name}`, `${root}/${name}`);
   }
-  afterAll(() => {
-    expect(leaks(root)).toEqual(NO_LEAKS);
+  afterAll(async () => {
+    // What was killed may still be ending.
+    await expect.poll(() => leaks(root), { timeout: 2_000 }).toEqual(NO_LEAKS);
     rmSync(root, { recursive: true, force: true });
   });
   return root;
