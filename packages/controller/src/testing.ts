@@ -28,7 +28,8 @@ export function dataDirectory(): string {
   }
   afterAll(async () => {
     // What was killed may still be ending.
-    await expect.poll(() => leaks(root), { timeout: 2_000 }).toEqual(NO_LEAKS);
+    await until(() => leaks(root).processes.length === 0, 2_000).catch(() => {});
+    expect(leaks(root)).toEqual(NO_LEAKS);
     rmSync(root, { recursive: true, force: true });
   });
   return root;
