@@ -1,9 +1,8 @@
-import { readFileSync } from 'node:fs';
 import { mkdir, writeFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { cpuMs } from '@forkd/controller';
+import { cpuMs, hostMemory } from '@forkd/controller';
 import type { SandboxInfo } from '@forkd/protocol';
 import { readArguments } from './arguments.js';
 import { endProgress, showProgress } from './progress-line.js';
@@ -33,12 +32,12 @@ await withDaemon(async (rest) => {
   // The zygote belongs to the snapshot, not to its children.
   const [first] = await rest.call<SandboxInfo[]>('POST', '/v1/sandboxes', { snapshot_tag: 'dense' });
   await rest.call('DELETE', `/v1/sandboxes/${first!.id}`);
-  const before = availableMib();
+  const before = hostMemory().available;
   const { steps, pids, ended } = await fill(rest, before);
 
   showProgress({ step: 'idle', detail: `watching ${pids.length} idle children` });
   await sleep(SETTLE_MS);
-  const usedMib = before - availableMib();
+  const usedMib = before - hostMemory().available;
   const cpu = pids.map(cpuMs);
   const since = performance.now();
   await sleep(WINDOW_MS);
@@ -74,15 +73,10 @@ async function fill(rest: RestClient, before: number): Promise<{ steps: Step[]; 
       if (pids.length === 0) throw refused;
       return { steps, pids, ended: `refused: ${(refused as Error).message}` };
     }
-    const usedMib = before - availableMib();
+    const usedMib = before - hostMemory().available;
     steps.push({ children: pids.length, usedMib, ms: performance.now() - began });
     showProgress({ step: 'spawn', detail: `${pids.length} children`, fraction: Math.min(1, usedMib / BUDGET_MIB) });
     if (usedMib + (usedMib / pids.length) * BATCH > BUDGET_MIB) return { steps, pids, ended: 'memory' };
     if (performance.now() - since > LIMIT_MS) return { steps, pids, ended: 'time' };
   }
-}
-
-/** What the host could still give away, page cache included. */
-function availableMib(): number {
-  return Number(/^MemAvailable:\s+(\d+) kB/m.exec(readFileSync('/proc/meminfo', 'utf8'))?.[1]) / 1024;
 }

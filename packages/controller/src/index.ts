@@ -3,7 +3,7 @@ export { Controller, type LimitOptions, type OpenOptions } from './controller.js
 export type { CreateOptions } from './create-snapshot.js';
 export type { Events } from './events.js';
 export { type Leaks, leaks, NO_LEAKS } from './leaks.js';
-export type { Quota } from './limits/admission.js';
+export { hostMemory, type Quota } from './limits/admission.js';
 export { type Hierarchy, hierarchies } from './limits/hierarchies.js';
 export type { SandboxLimits } from './limits/settings.js';
 export type { NetworkOptions } from './network/networks.js';

@@ -84,7 +84,7 @@ export class Admission {
   }
 
   #checkRoom(wanted: Usage): void {
-    const { total, available } = memory();
+    const { total, available } = hostMemory();
     const reserve = Math.min(RESERVE_MIB, total * RESERVE_SHARE);
     const promised = (usage: Usage): number => (usage.memory_mib + usage.count * VMM_MIB) / this.#overcommit;
     const more = promised(wanted);
@@ -121,7 +121,7 @@ function sum(records: SandboxRecord[]): Usage {
 }
 
 /** Of the host, in MiB. */
-function memory(): { total: number; available: number } {
+export function hostMemory(): { total: number; available: number } {
   const text = readFileSync('/proc/meminfo', 'utf8');
   const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+) kB$`, 'm').exec(text)?.[1]) / 1024;
   return { total: field('MemTotal'), available: field('MemAvailable') };
