@@ -1,9 +1,14 @@
 //! Gives a forked VMM descriptors of its own for everything that must not be shared with the original.
 
+use crate::jail_root::check;
+use crate::process;
 use crate::protocol::ForkVmm;
 use crate::script::Script;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io::{Error, ErrorKind};
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 struct Socket {
     path: Option<String>,
@@ -30,11 +35,11 @@ pub fn replace(request: &ForkVmm, pid: i32, script: &mut Script) -> Result<(), E
     }
     let mut free = (0..).filter(|fd| !open.contains_key(fd));
     let free = [free.next(), free.next()].map(Option::unwrap_or_default);
-    let sockets = sockets()?;
+    let pidfd = process::open(pid)?;
     let mut replacer = Replacer { request, pid, free, script };
     for (fd, target) in &open {
-        if let Some(inode) = target.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']')) {
-            replacer.socket(*fd, sockets.get(inode))?;
+        if target.starts_with("socket:[") {
+            replacer.socket(*fd, Socket::of(&process::descriptor(&pidfd, *fd as i32)?)?)?;
         } else if target == "anon_inode:[eventfd]" {
             replacer.counter(*fd)?;
         } else if let Some(path) = replacer.counterpart(target) {
@@ -67,11 +72,11 @@ impl Replacer<'_> {
         Ok(())
     }
 
-    fn socket(&mut self, fd: u64, known: Option<&Socket>) -> Result<(), Error> {
+    fn socket(&mut self, fd: u64, known: Socket) -> Result<(), Error> {
         let kind = libc::SOCK_STREAM as u64 | self.flags(fd, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC)?;
         match known {
-            Some(Socket { path: Some(path), listening: true }) => self.listener(fd, kind, path)?,
-            _ => self.cut(fd, kind, known.and_then(|socket| socket.path.as_deref())),
+            Socket { path: Some(path), listening: true } => self.listener(fd, kind, &path)?,
+            Socket { path, .. } => self.cut(fd, kind, path.as_deref()),
         }
         Ok(())
     }
@@ -143,14 +148,20 @@ fn fdinfo(pid: i32, fd: u64) -> Result<String, Error> {
     std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"))
 }
 
-/// The Unix sockets that the process can have, by inode: those that were made for it here, and connections to them.
-fn sockets() -> Result<HashMap<String, Socket>, Error> {
-    const LISTENS: u32 = 0x10000;
-    let table = std::fs::read_to_string("/proc/self/net/unix")?;
-    let parse = |line: &str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let listening = u32::from_str_radix(fields.get(3)?, 16).ok()? & LISTENS != 0;
-        Some((fields.get(6)?.to_string(), Socket { path: fields.get(7).map(|path| path.to_string()), listening }))
-    };
-    Ok(table.lines().skip(1).filter_map(parse).collect())
+impl Socket {
+    fn of(descriptor: &OwnedFd) -> Result<Self, Error> {
+        let number = descriptor.as_raw_fd();
+        let (mut listening, mut length) = (0i32, size_of::<i32>() as u32);
+        // SAFETY: the structures are live, and as long as their lengths say.
+        unsafe {
+            let option = (&raw mut listening).cast();
+            check(libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, option, &mut length))?;
+            let mut address: libc::sockaddr_un = std::mem::zeroed();
+            length = size_of::<libc::sockaddr_un>() as u32;
+            check(libc::getsockname(number, (&raw mut address).cast(), &mut length))?;
+            let named = i32::from(address.sun_family) == libc::AF_UNIX && address.sun_path[0] != 0;
+            let path = named.then(|| CStr::from_ptr(address.sun_path.as_ptr()).to_string_lossy().into_owned());
+            Ok(Socket { path, listening: listening != 0 })
+        }
+    }
 }

@@ -3,14 +3,13 @@
 
 use crate::jail_root::{check, text, Access, Root};
 use crate::protocol::{Failure, Jail, Uids};
-use crate::script::{Script, SIZE};
+use crate::script::Script;
 use crate::seccomp::Filter;
-use crate::tracee::Tracee;
 use crate::uids::{choose, Chosen, Cursor};
+use crate::user_namespace;
 use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const NAMESPACES: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET;
@@ -105,22 +104,21 @@ impl Cell {
     }
 }
 
-/// A VMM's limit would count for all its copies together, because their user namespaces are its own: it is lifted before the first.
-pub fn lift_limit(main: &Tracee, page: u64, memory: &File) -> Result<(), Error> {
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", main.tid))?;
+/// How many threads a jailed VMM can have at all. Its limit would count for all its copies together, and for theirs, because their
+/// user namespaces are within its own: it lifts it before the first, and its cgroup still holds it.
+pub fn no_limit(pid: i32) -> Result<libc::rlimit, Error> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits"))?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max processes")).ok_or(ErrorKind::InvalidData)?;
     let most = line.split_whitespace().nth(1).ok_or(ErrorKind::InvalidData)?;
     let most = most.parse().unwrap_or(libc::RLIM_INFINITY);
-    let place = page + SIZE - 16;
-    memory.write_all_at(&[most, most].map(u64::to_ne_bytes).concat(), place)?;
-    main.call(libc::SYS_prlimit64, [0, libc::RLIMIT_NPROC as u64, place, 0, 0])?;
-    Ok(())
+    Ok(libc::rlimit { rlim_cur: most, rlim_max: most })
 }
 
 /// A copy of a jailed VMM, in its new namespaces but still in the place and with the rights of the original.
 pub struct Inmate {
     chosen: Chosen,
     directory: String,
+    most_threads: u64,
 }
 
 impl Inmate {
@@ -141,11 +139,9 @@ impl Inmate {
                 root.add(path, Access::Write)?;
             }
         }
-        for map in ["gid_map", "uid_map"] {
-            std::fs::write(format!("/proc/{pid}/{map}"), format!("{uid} {uid} 1"))?;
-        }
+        user_namespace::map(pid, uids)?;
         enter_for(pid, &root)?;
-        Ok(Inmate { chosen, directory: directory.to_string() })
+        Ok(Inmate { chosen, directory: directory.to_string(), most_threads: no_limit(pid)?.rlim_max })
     }
 
     /// The first calls the copy makes.
@@ -161,7 +157,7 @@ impl Inmate {
         let flags = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
         let flags = flags | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
         script.call(libc::SYS_mount, [0, directory, 0, flags, 0]);
-        let threads = script.data(&[THREADS, THREADS].map(u64::to_ne_bytes).concat());
+        let threads = script.data(&[THREADS.min(self.most_threads), self.most_threads].map(u64::to_ne_bytes).concat());
         script.call(libc::SYS_prlimit64, [0, libc::RLIMIT_NPROC as u64, threads, 0, 0]);
         for capability in 0..=last_capability()? {
             script.call(libc::SYS_prctl, [libc::PR_CAPBSET_DROP as u64, capability as u64, 0, 0, 0]);

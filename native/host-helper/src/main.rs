@@ -3,6 +3,7 @@
 mod capture;
 mod compare;
 mod copy;
+mod copy_process;
 mod descriptors;
 mod fork_vmm;
 mod guard;
@@ -13,6 +14,7 @@ mod jail;
 mod jail_root;
 mod netlink;
 mod network;
+mod own_cgroups;
 mod process;
 mod protocol;
 mod rules;
@@ -24,6 +26,7 @@ mod tracee;
 mod tsc;
 mod twin;
 mod uids;
+mod user_namespace;
 
 use protocol::{Envelope, Failure, Line, Reply, Request, MAX_LINE};
 use serde::Deserialize;
@@ -46,8 +49,8 @@ struct Watched {
 struct Helper {
     answers: Arc<Mutex<File>>,
     children: HashMap<i32, Watched>,
-    prepared: fork_vmm::Prepared,
-    pages: twin::Pages,
+    pages: copy_process::Pages,
+    sleepers: twin::Sleepers,
     guards: guard::Guards,
     taps: Arc<network::Taps>,
     handles: Arc<handles::Handles>,
@@ -79,8 +82,8 @@ fn main() {
     let mut helper = Helper {
         answers: Arc::new(Mutex::new(answers)),
         children: HashMap::new(),
-        prepared: Default::default(),
         pages: Default::default(),
+        sleepers: Default::default(),
         guards: Default::default(),
         taps: Default::default(),
         handles,
@@ -156,13 +159,20 @@ impl Helper {
             Request::ForkVmm(fork) => {
                 let known = |pid| self.children.contains_key(&pid);
                 let tap = self.taps.take(fork.network);
-                let (prepared, uids) = (&mut self.prepared, &mut self.uids);
-                let forked = tap.and_then(|tap| fork_vmm::fork_vmm(&fork, tap, prepared, uids, &known));
+                let (pages, uids) = (&mut self.pages, &mut self.uids);
+                let forked = tap.and_then(|tap| fork_vmm::fork_vmm(&fork, tap, pages, uids, &known));
                 self.watch(id, fork.tied, forked);
             }
             Request::Twin(twin) => {
-                let frozen = twin::twin(&twin, &mut self.pages, &|pid| self.children.contains_key(&pid));
+                let known = |pid| self.children.contains_key(&pid);
+                let frozen = twin::twin(&twin, &mut self.pages, &mut self.sleepers, &known);
                 self.watch(id, true, frozen);
+            }
+            Request::Wake(wake) => {
+                let (asleep, pages, uids) = (self.sleepers.remove(&wake.pid), &mut self.pages, &mut self.uids);
+                let tap = self.taps.take(wake.network);
+                let woken = tap.and_then(|tap| fork_vmm::wake(&wake, tap, asleep, pages, uids));
+                answer(&self.answers, id, woken);
             }
             Request::Adopt(adopt) => self.watch(id, false, process::adopt(&adopt)),
             Request::Kill(kill) => answer(&self.answers, id, process::kill(&kill)),
@@ -211,10 +221,11 @@ impl Helper {
     }
 
     fn reap(&mut self) {
-        let answers = &self.answers;
+        let (answers, sleepers) = (&self.answers, &mut self.sleepers);
         self.children.retain(|pid, watched| match process::exit(&watched.pidfd) {
             None => true,
             Some((code, signal)) => {
+                sleepers.remove(pid);
                 send(answers, &Line::Exit { event: "exit", pid: *pid, code, signal });
                 false
             }

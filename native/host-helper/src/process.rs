@@ -71,6 +71,17 @@ pub fn tracer(pid: i32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse().ok())
 }
 
+/// Waits for a child that only does a few system calls; what it exited with.
+pub fn outcome(child: i32) -> Result<i32, Error> {
+    let mut status = 0;
+    // SAFETY: the status is a live local.
+    match unsafe { libc::waitpid(child, &mut status, 0) } {
+        -1 => Err(Error::last_os_error()),
+        _ if libc::WIFEXITED(status) => Ok(libc::WEXITSTATUS(status)),
+        _ => Err(Error::other("it was killed")),
+    }
+}
+
 /// How a process ended; `None` while it lives. One that is not our child is only known to be gone.
 pub fn exit(pidfd: &OwnedFd) -> Option<(Option<i32>, Option<i32>)> {
     // SAFETY: the kernel fills the structure it is given.

@@ -24,6 +24,7 @@ pub enum Request {
     CloneFile(CloneFile),
     ForkVmm(ForkVmm),
     Twin(Twin),
+    Wake(ForkVmm),
     Capture(Capture),
     Inject(Inject),
     Compare(Compare),
@@ -109,6 +110,7 @@ pub struct CloneFile {
     pub to: String,
 }
 
+/// Also what it takes to wake a twin: that is the copy of such a fork, made earlier.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForkVmm {
@@ -134,6 +136,15 @@ pub struct Twin {
     pub start_time: u64,
     /// The image that the VM's RAM is a private mapping of.
     pub memory: String,
+    /// It is copied whole, so that it can be woken.
+    pub wakes: Option<Wakes>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wakes {
+    /// The original is, and what wakes will be.
+    pub jailed: bool,
 }
 
 #[derive(Deserialize)]

@@ -13,8 +13,10 @@ const AT_SYSCALL: i32 = libc::SIGTRAP | 0x80;
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_GETSIGMASK: u32 = 0x420a;
 const PTRACE_SETSIGMASK: u32 = 0x420b;
-/// Calls that mean the same when they are made again from the start.
-const SLEEPS: [i64; 3] = [libc::SYS_futex, libc::SYS_ppoll, libc::SYS_poll];
+/// Calls that mean the same when they are made again from the start. Those that only let time pass are short: QEMU's thread that
+/// frees memory naps a few times before it sleeps.
+const SLEEPS: [i64; 5] =
+    [libc::SYS_futex, libc::SYS_ppoll, libc::SYS_poll, libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
 /// What the kernel leaves in rax of a system call it means to restart: ERESTARTSYS to ERESTART_RESTARTBLOCK.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
@@ -44,6 +46,11 @@ impl Tracee {
     /// Takes over a thread that ptrace attached by itself when it was made.
     pub fn stopped(tid: i32) -> Result<Self, Error> {
         wait(tid)?;
+        Self::standing(tid)
+    }
+
+    /// One that was stopped earlier.
+    pub fn standing(tid: i32) -> Result<Self, Error> {
         let mut tracee = Tracee { tid, registers: unsafe { std::mem::zeroed() }, changed: Cell::new(false) };
         trace(libc::PTRACE_GETREGS, tid, 0, &mut tracee.registers as *mut _ as usize)?;
         Ok(tracee)

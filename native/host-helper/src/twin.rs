@@ -1,32 +1,46 @@
-//! A frozen copy of a VMM's memory: the kernel's own fork(), called by the sleeping main thread of the VMM. The copy never runs
-//! anything of the VMM; it is only there to be read, at leisure, while the original goes on.
+//! A frozen copy of a VMM: it runs nothing of the VMM, and is there to be read, at leisure, while the original goes on. One that
+//! was copied whole can be woken later and is then a VM that stands where the original stood.
 
-use crate::fork_vmm::{gone_or, kill_strays};
-use crate::guest_ram::{self, Region};
+use crate::copy_process::{copy, discard, gone_or, kill_strays, Copy, Extent, Pages};
+use crate::guest_ram;
 use crate::process;
 use crate::protocol::{Failure, Twin};
-use crate::script::Script;
 use crate::spawn::Spawned;
-use crate::tracee::{self, Tracee};
+use crate::tracee::ThreadState;
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Error, ErrorKind};
-use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::io::Error;
+use std::time::Duration;
 
+/// The VM stands still meanwhile. One that is not idle as a whole can be copied without its threads.
 const PATIENCE: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_micros(200);
+const PATIENCE_FOR_ALL: Duration = Duration::from_millis(50);
 
-/// By VMM, the page in it that the fork is called from.
-pub type Pages = HashMap<(i32, u64), u64>;
+/// What it takes to wake a twin.
+pub struct Asleep {
+    pub page: u64,
+    pub threads: Vec<ThreadState>,
+    /// How willingly the host ended the original.
+    pub oom_score_adj: String,
+}
+
+/// By pid.
+pub type Sleepers = HashMap<i32, Asleep>;
 
 /// `known` are processes that the helper keeps, which are not to be taken for what a failure has left.
-pub fn twin(request: &Twin, pages: &mut Pages, known: &dyn Fn(i32) -> bool) -> Result<Spawned, Failure> {
+pub fn twin(
+    request: &Twin,
+    pages: &mut Pages,
+    sleepers: &mut Sleepers,
+    known: &dyn Fn(i32) -> bool,
+) -> Result<Spawned, Failure> {
     let original = (request.pid, request.start_time);
+    let (extent, patience) = match &request.wakes {
+        Some(wakes) => (Extent::Whole { jailed: wakes.jailed }, PATIENCE_FOR_ALL),
+        None => (Extent::Memory, PATIENCE),
+    };
     let frozen = process::check(request.pid, request.start_time).and_then(|()| {
-        let regions = guest_ram::regions(request.pid, &request.memory)?;
-        let copy = fork(request.pid, &regions, pages.entry(original).or_default())?;
-        freeze(copy, &request.memory, &regions)
+        let copy = copy(request.pid, extent, patience, pages.entry(original).or_default())?;
+        freeze(copy, request, sleepers)
     });
     frozen.map_err(|e| {
         kill_strays(request.pid, known);
@@ -34,119 +48,31 @@ pub fn twin(request: &Twin, pages: &mut Pages, known: &dyn Fn(i32) -> bool) -> R
     })
 }
 
-/// Makes the main thread fork, and lets it go on. From the moment it starts until it sleeps again it needs nobody: the code it
-/// runs restores its registers, so that a VMM whose tracer dies half-way goes on all the same.
-fn fork(pid: i32, regions: &[Region], page: &mut u64) -> Result<i32, Error> {
-    let thread = main_thread(pid)?;
-    if *page == 0 {
-        *page = Script::map_page(&thread)?;
-    }
-    let memory = File::options().write(true).open(format!("/proc/{pid}/mem"))?;
-    memory.write_all_at(&code(regions, &thread.restarted()), *page)?;
-    let copy = thread.run_until_fork(*page..*page + crate::script::SIZE);
-    match copy {
-        Ok(_) => thread.detach()?,
-        Err(_) => drop(thread),
-    }
-    copy
-}
-
-/// The main thread, which nearly always sleeps in a poll. It takes waking up without a reason, as a tracer that dies may cause.
-fn main_thread(pid: i32) -> Result<Tracee, Error> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let thread = Tracee::seize(pid)?;
-        if thread.is_idle() {
-            return Ok(thread);
-        }
-        drop(thread);
-        if Instant::now() > deadline {
-            return Err(Error::new(ErrorKind::TimedOut, "it does not get idle"));
-        }
-        std::thread::sleep(PAUSE);
-    }
-}
-
-/// Closes what the copy shares with the original, so that nobody's connection stays open for its sake, and leaves it standing.
-/// It dies with the helper.
-fn freeze(copy: i32, memory: &str, regions: &[Region]) -> Result<Spawned, Error> {
-    let frozen = Tracee::stopped(copy).and_then(|thread| {
-        thread.bind()?;
-        thread.run_on_until_trap()?;
-        thread.keep();
+/// Leaves it standing. It dies with the helper.
+fn freeze(Copy { process, page, threads }: Copy, request: &Twin, sleepers: &mut Sleepers) -> Result<Spawned, Error> {
+    let pid = process.tid;
+    process.keep();
+    let frozen = || {
+        let oom_score_adj = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", request.pid))?;
         // A host short of memory takes the copy before the original.
-        std::fs::write(format!("/proc/{copy}/oom_score_adj"), "1000")?;
-        if guest_ram::regions(copy, memory)? != regions {
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")?;
+        let regions = [request.pid, pid].map(|pid| guest_ram::regions(pid, &request.memory));
+        let [original, copied] = regions;
+        if original? != copied? {
             return Err(Error::other("the copy does not have the whole RAM"));
         }
-        Ok(Spawned::new(copy, process::start_time(copy)?, process::open(copy)?))
-    });
-    if frozen.is_err() {
-        // SAFETY: traced and not collected, it keeps its pid.
-        unsafe { libc::kill(copy, libc::SIGKILL) };
-        tracee::collect(copy);
-    }
-    frozen
-}
-
-/// Lets children have guest RAM, which QEMU keeps from them; forks; in the original goes back to the sleep it was in. The copy
-/// closes its descriptors and traps: traced it stands there for ever, and without a tracer it dies of it.
-fn code(regions: &[Region], back: &libc::user_regs_struct) -> Vec<u8> {
-    let mut code = Code(Vec::new());
-    for region in regions {
-        code.call(libc::SYS_madvise, &[region.start, region.end - region.start, libc::MADV_DOFORK as u64]);
-    }
-    // With CLONE_PARENT the copy is a child of whoever started the original, who can wait for it.
-    code.call(libc::SYS_clone, &[(libc::CLONE_PARENT | libc::SIGCHLD) as u64, 0, 0, 0, 0]);
-    let mut original = Code(Vec::new());
-    original.load(&[back.rdi, back.rsi, back.rdx, back.r10, back.r8]);
-    original.mov(RAX, back.rax);
-    original.jump(back.rip);
-    code.skip_if_zero(original);
-    code.call(libc::SYS_close_range, &[0, u64::from(u32::MAX), 0]);
-    code.trap();
-    code.0
-}
-
-type Register = u8;
-const RAX: Register = 0;
-const R11: Register = 11;
-/// rdi, rsi, rdx, r10, r8.
-const ARGUMENTS: [Register; 5] = [7, 6, 2, 10, 8];
-
-struct Code(Vec<u8>);
-
-impl Code {
-    fn mov(&mut self, register: Register, value: u64) {
-        self.0.extend([0x48 | register >> 3, 0xb8 | register & 7]);
-        self.0.extend(value.to_le_bytes());
-    }
-
-    fn load(&mut self, arguments: &[u64]) {
-        for (register, value) in ARGUMENTS.iter().zip(arguments) {
-            self.mov(*register, *value);
+        Ok((oom_score_adj, Spawned::new(pid, process::start_time(pid)?, process::open(pid)?)))
+    };
+    match frozen() {
+        Ok((oom_score_adj, spawned)) => {
+            if request.wakes.is_some() {
+                sleepers.insert(pid, Asleep { page, threads, oom_score_adj });
+            }
+            Ok(spawned)
         }
-    }
-
-    fn call(&mut self, number: i64, arguments: &[u64]) {
-        self.load(arguments);
-        self.mov(RAX, number as u64);
-        self.0.extend([0x0f, 0x05]);
-    }
-
-    /// By way of r11, which a system call overwrites anyway.
-    fn jump(&mut self, address: u64) {
-        self.mov(R11, address);
-        self.0.extend([0x41, 0xff, 0xe3]);
-    }
-
-    fn skip_if_zero(&mut self, skipped: Code) {
-        self.0.extend([0x48, 0x85, 0xc0, 0x0f, 0x84]);
-        self.0.extend((skipped.0.len() as u32).to_le_bytes());
-        self.0.extend(skipped.0);
-    }
-
-    fn trap(&mut self) {
-        self.0.push(0xcc);
+        Err(error) => {
+            discard(pid, Vec::new());
+            Err(error)
+        }
     }
 }

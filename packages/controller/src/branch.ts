@@ -1,19 +1,23 @@
 import { link, rm, stat } from 'node:fs/promises';
-import { Phases, type Twin } from '@forkd/engine';
+import { Phases, type Sleeper, type Twin } from '@forkd/engine';
 import { type Captured, Scope } from '@forkd/host';
+import { asForkdError } from '@forkd/protocol';
 import { admitBranch } from './budget.js';
+import { unlessAborted } from './cancel.js';
 import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
+import type { Report } from './progress.js';
 import type { Sandbox } from './sandbox.js';
 import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
+import { Zygote } from './zygote.js';
 
 /** Beside the pages that differ: the writable disk as far as it holds data, and the device state. */
 const SPARE_MIB = 32;
 
 /**
  * How the memory is taken. `live`: the VM stands still only while its process is forked, and the pages are read from the
- * frozen twin afterwards. `diff`: they are read while it stands still. `full`: all of its memory is.
+ * copy afterwards. `diff`: they are read while it stands still. `full`: all of its memory is.
  */
 export type BranchMode = 'live' | 'diff' | 'full';
 
@@ -24,11 +28,32 @@ export interface BranchOptions {
   measureDiff?: boolean;
   /** Called as soon as the sandbox runs again. */
   onResumed?: (pauseMs: number) => void;
+  report?: Report;
   signal: AbortSignal;
 }
 
+export interface Branched {
+  meta: SnapshotMeta;
+  /** What its children can be forked from at once. */
+  zygote?: Zygote;
+}
+
+/** The copy of the sandbox did not wake. */
+class Lost extends Error {}
+
 /** Saves a sandbox as it is at one instant, under a new tag. Whatever happens, the sandbox goes on. */
-export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: BranchOptions): Promise<SnapshotMeta> {
+export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: BranchOptions): Promise<Branched> {
+  try {
+    return await branch(parts, sandbox, options, true);
+  } catch (thrown) {
+    if (!(thrown instanceof Lost)) throw thrown;
+    // A second pause is better than no branch.
+    options.report?.({ step: 'branch', detail: thrown.message });
+    return branch(parts, sandbox, options, false);
+  }
+}
+
+async function branch(parts: Parts, sandbox: Sandbox, options: BranchOptions, wakes: boolean): Promise<Branched> {
   const { data, helper } = parts;
   const { tag, mode, signal } = options;
   const { snapshot: parent, vm } = sandbox;
@@ -50,8 +75,12 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
     captureMs = performance.now() - since;
     return result;
   };
-  const memory = async (): Promise<Twin | Captured> => {
-    if (mode === 'live') return scope.own(await vm.freeze(to.state, { phases }));
+  const asleep = async (): Promise<Sleeper | undefined> => {
+    // One that cannot be copied now can be frozen all the same.
+    if (wakes && vm.forkAsleep) return phases.time('memory', vm.forkAsleep()).catch(() => undefined);
+  };
+  const memory = async (): Promise<Sleeper | Twin | Captured> => {
+    if (mode === 'live') return scope.own((await asleep()) ?? (await vm.freeze(to.state, { phases })));
     if (mode === 'diff') return timed(vm.capture(to.state, to.diff, { phases }));
     if (options.measureDiff) {
       await timed(vm.capture(to.state, to.diff));
@@ -74,7 +103,20 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
     { signal, phases },
   );
   options.onResumed?.(pauseMs);
-  const captured = 'capture' in taken ? await timed(taken.capture(to.diff, signal)) : taken;
+  await using kept = new Scope();
+  const zygote =
+    'wake' in taken
+      ? kept.own(await wake(parts, taken, signal, { network: parent.network, upper: to.upper }))
+      : undefined;
+  const capture = (): Promise<Captured> | Captured => {
+    if ('capture' in taken) return timed(taken.capture(to.diff, signal));
+    if (!zygote) return taken as Captured;
+    const capturing = zygote.vm.capture(to.state, to.diff);
+    // It ends with the zygote, and until then writes to the draft.
+    scope.add(() => Promise.allSettled([capturing]));
+    return timed(unlessAborted(signal, capturing));
+  };
+  const captured = await capture();
 
   const record = parts.store.sandbox(sandbox.id);
   const meta: SnapshotMeta = {
@@ -104,5 +146,15 @@ export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: Bra
   signal.throwIfAborted();
   admitBranch(parts.store, tag, meta.budget, captured.physicalBytes + blocks * 512);
   await publish(data, draft, meta);
-  return meta;
+  kept.release();
+  return { meta, ...(zygote && { zygote }) };
+}
+
+async function wake(parts: Parts, sleeper: Sleeper, signal: AbortSignal, of: Parameters<typeof Zygote.wake>[2]) {
+  try {
+    return await Zygote.wake(parts, sleeper, of);
+  } catch (cause) {
+    signal.throwIfAborted();
+    throw new Lost(`the sandbox is paused again, because its copy did not wake: ${asForkdError(cause).message}`);
+  }
 }

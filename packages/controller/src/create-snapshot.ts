@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto';
 import { link, mkdir, rm } from 'node:fs/promises';
 import type { Accel, Machine, Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
@@ -66,7 +67,8 @@ export async function createSnapshot(
   const network = await parts.networks.wiring();
   const wired = network ? 'network' : 'no network';
   report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}, ${wired}` });
-  const warming = { ...options, network, report, signal };
+  const hail = randomBytes(16).toString('hex');
+  const warming = { ...options, network, hail, report, signal };
   const { protocol, recipe } = await warmParent(parts, machine, images, draft, warming);
 
   report({ step: 'save' });
@@ -85,6 +87,7 @@ export async function createSnapshot(
     network,
     cpu: hostCpu(),
     agent_protocol: protocol,
+    hail,
     language: recipe.warmup.kernel ?? null,
     rehearsal: recipe.ready.eval ?? null,
     env: recipe.env,
@@ -108,10 +111,13 @@ async function lay(images: Images, draft: string, helper: HostHelper): Promise<v
   await helper.cloneFile(images.upper, files.upper);
 }
 
+const CMDLINE = ['forkd.base=/dev/vda', 'forkd.upper=/dev/vdb'];
+
 interface Warming {
   recipe: Recipe;
   rootfs?: string;
   network: Wiring | null;
+  hail: string;
   report: Report;
   signal: AbortSignal;
 }
@@ -122,7 +128,7 @@ async function warmParent(
   machine: Machine,
   images: Images,
   draft: string,
-  { recipe: given, rootfs, network, report, signal }: Warming,
+  { recipe: given, rootfs, network, hail, report, signal }: Warming,
 ): Promise<{ protocol: number; recipe: Recipe }> {
   const files = snapshotFiles(draft);
   const directory = `${data.own}/parent-${process.hrtime.bigint().toString(36)}`;
@@ -136,7 +142,7 @@ async function warmParent(
         machine,
         kernel: images.kernel,
         initramfs: images.initramfs,
-        cmdline: ['forkd.base=/dev/vda', 'forkd.upper=/dev/vdb', ...(network ? [kernelParameter(network)] : [])],
+        cmdline: [...CMDLINE, `forkd.hail=${hail}`, ...(network ? [kernelParameter(network)] : [])],
         disks: [
           { path: files.base, readOnly: true },
           { path: files.upper, readOnly: false },

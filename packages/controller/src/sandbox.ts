@@ -1,11 +1,10 @@
 import { rm } from 'node:fs/promises';
-import { setTimeout as sleep } from 'node:timers/promises';
 import type { Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
-import { greet } from './greet.js';
+import { greet, mannerOf } from './greet.js';
 import { identityOf } from './identity.js';
 import { blameLimit, exitOf, type SandboxExit } from './limits/out-of-memory.js';
 import { resourcesOf, type SandboxLimits } from './limits/settings.js';
@@ -18,11 +17,8 @@ import { placeFor } from './zygote.js';
 /** A child that has not taken on its identity by then is not handed out. */
 const IDENTITY_TIMEOUT_MS = 60_000;
 
-/** A guest answers within milliseconds; on a busy host it takes longer, and is asked again. */
-const HEARD_MS = 2_000;
-const HEARD_ATTEMPTS = 5;
-/** Until the guest has seen that nobody listens any more. */
-const UNHEARD_MS = 50;
+/** A guest answers within milliseconds; on a busy host it takes longer. */
+const HEARD_MS = 5_000;
 
 /** Who keeps the records of sandboxes, and so has to know when one is to end. */
 export interface Keeper {
@@ -80,7 +76,8 @@ export class Sandbox implements AsyncDisposable {
     const restored = performance.now();
     const { guestBranch } = birth;
     const identity = { ...identityOf(id, snapshot, index, count, birth.env, guestBranch), born: true };
-    const acknowledged = greet(vm, (guest) => guest.identity(identity, { timeoutMs: IDENTITY_TIMEOUT_MS, signal }));
+    const soon = { timeoutMs: IDENTITY_TIMEOUT_MS, signal };
+    const acknowledged = greet(vm, mannerOf(snapshot), (guest) => guest.identity(identity, soon));
     const guest = await whileAlive(vm, 'before it was ready', acknowledged).catch(async (thrown) => {
       throw await blameLimit(parts.cgroups, place, memoryLimit, thrown);
     });
@@ -106,7 +103,7 @@ export class Sandbox implements AsyncDisposable {
     const paused = state === 'paused';
     // The program before may have ended between the order and its record: the record is what counts.
     await (paused ? vm.pause() : vm.resume());
-    const guest = await (paused ? vm.channel().then(connectGuest) : heard(vm));
+    const guest = await (paused ? vm.channel().then(connectGuest) : heard(vm, snapshot));
     scope.add(() => guest.close());
     const end = exitOf(parts.cgroups, vm, record.place, record.memory_limit_mib);
     const [owner, guestBranch] = [record.owner, record.guest_branch === 1];
@@ -151,7 +148,7 @@ export class Sandbox implements AsyncDisposable {
     await this.vm.resume();
     if (this.#isHeard) return;
     this.guest.close();
-    this.guest = await heard(this.vm);
+    this.guest = await heard(this.vm, this.snapshot);
     this.#isHeard = true;
   }
 
@@ -186,19 +183,8 @@ export class Sandbox implements AsyncDisposable {
   }
 }
 
-/**
- * The guest as somebody who is heard by it: one that stood still while the program before went away may have missed that, and
- * then answers only the next one.
- */
-async function heard(vm: Vm): Promise<GuestClient> {
-  for (let attempt = 1; ; attempt++) {
-    const guest = connectGuest(await vm.channel());
-    const answers = guest.health({ timeoutMs: HEARD_MS }).then(
-      () => true,
-      () => false,
-    );
-    if (attempt === HEARD_ATTEMPTS || (await answers)) return guest;
-    guest.close();
-    await sleep(UNHEARD_MS * attempt);
-  }
+/** One that is too busy to answer is there all the same. */
+async function heard(vm: Vm, { hail: key }: SnapshotMeta): Promise<GuestClient> {
+  const asked = greet(vm, { key, isTalking: true }, (guest) => guest.health({ timeoutMs: HEARD_MS }));
+  return asked.catch(async () => connectGuest(await vm.channel()));
 }

@@ -29,7 +29,7 @@ const SWEEP_MS = 1_000;
 /** How long one that ended by itself is remembered, with the reason. */
 const REMEMBER_SECS = 3_600;
 
-export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 'tag'> {
+export interface Branching extends Omit<BranchOptions, 'signal' | 'onResumed' | 'report' | 'tag'> {
   /** @default branch-ID-TIME-NUMBER, as forkd names them */
   tag?: string | undefined;
   owner: string;
@@ -152,10 +152,11 @@ export class Sandboxes implements Keeper {
       ...options,
       tag,
       recipe: sandbox.snapshot.recipe,
-      write: async (signal) => {
-        const meta = await this.snapshots.using(sandbox.snapshot.tag, () =>
-          branchSandbox(this.parts, sandbox, { ...options, tag, onResumed, signal }),
+      write: async (signal, report) => {
+        const { meta, zygote } = await this.snapshots.using(sandbox.snapshot.tag, () =>
+          branchSandbox(this.parts, sandbox, { ...options, tag, onResumed, report, signal }),
         );
+        if (zygote) this.sources.keep(tag, zygote);
         this.parts.store.countBranch(id, tag);
         keepRules(this.parts.store, id, tag);
         return meta;

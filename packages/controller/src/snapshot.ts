@@ -50,6 +50,8 @@ export const SnapshotMeta = z.object({
   /** Where the connections of the sandbox it was taken of could go; `null`: its children may be given any policy. */
   policy: NetworkPolicy.nullable().default(null),
   agent_protocol: z.number().int(),
+  /** With which the host makes its guests listen. */
+  hail: z.string().default(''),
   language: z.enum(['python', 'node']).nullable(),
   /** A line in that language, harmless to evaluate again. */
   rehearsal: z.string().nullable(),

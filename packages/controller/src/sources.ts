@@ -9,12 +9,17 @@ const WORTH_A_ZYGOTE = 3;
 
 /** Each is a VM that stands still with all it has written. Those that were not used for longest make room. */
 const MOST_ZYGOTES = 8;
+/** Those of branches cost nothing to make, and most branches have their children soon or never. */
+const MOST_OF_BRANCHES = 4;
+const OF_BRANCH_MS = 60_000;
 
 interface Kept {
   ready: Promise<Zygote | undefined>;
   stop: AbortController;
   /** Spawns that fork from it at this moment. */
   users: number;
+  /** That of a branch goes when it was not used for this long. */
+  timer?: NodeJS.Timeout;
 }
 
 /** Chooses where children come from, and keeps the zygotes. */
@@ -48,13 +53,36 @@ export class Sources {
       return await work(source);
     } finally {
       kept.users--;
+      kept.timer?.refresh();
       this.#makeRoom();
     }
   }
 
+  /** Children of the branch come from this zygote, for as long as it is there. */
+  keep(tag: string, zygote: Zygote): void {
+    const timer = setTimeout(() => kept.users === 0 && void this.drop(tag), OF_BRANCH_MS).unref();
+    const kept: Kept = { ready: Promise.resolve(zygote), stop: new AbortController(), users: 0, timer };
+    this.#add(tag, kept);
+  }
+
+  #add(tag: string, kept: Kept): void {
+    this.#zygotes.set(tag, kept);
+    this.#makeRoom();
+    // One that failed or died is made again by the next spawn.
+    const forget = (): boolean => this.#zygotes.get(tag) === kept && this.#zygotes.delete(tag);
+    kept.ready.then((made) => made?.exited.then(forget), forget);
+  }
+
   #makeRoom(): void {
-    const idle = [...this.#zygotes].filter(([, { users }]) => users === 0).map(([tag]) => tag);
-    for (const tag of idle.slice(0, Math.max(0, this.#zygotes.size - MOST_ZYGOTES))) void this.drop(tag);
+    const all = [...this.#zygotes];
+    const ofBranches = all.filter(([, { timer }]) => timer !== undefined);
+    for (const [among, most] of [
+      [ofBranches, MOST_OF_BRANCHES],
+      [all, MOST_ZYGOTES],
+    ] as const) {
+      const idle = among.filter(([, { users }]) => users === 0);
+      for (const [tag] of idle.slice(0, Math.max(0, among.length - most))) void this.drop(tag);
+    }
   }
 
   /** Shared by all who ask at the same time; ends early only when it is dropped. */
@@ -63,18 +91,15 @@ export class Sources {
     const known = this.#zygotes.get(tag);
     if (known) return known.ready;
     const stop = new AbortController();
-    const zygote = { ready: Zygote.prepare(this.parts, snapshot, stop.signal), stop, users: 0 };
-    this.#zygotes.set(tag, zygote);
-    this.#makeRoom();
-    // One that failed or died is made again by the next spawn.
-    const forget = (): boolean => this.#zygotes.get(tag) === zygote && this.#zygotes.delete(tag);
-    zygote.ready.then((made) => made?.exited.then(forget), forget);
-    return zygote.ready;
+    const ready = Zygote.prepare(this.parts, snapshot, stop.signal);
+    this.#add(tag, { ready, stop, users: 0 });
+    return ready;
   }
 
   async drop(tag: string): Promise<void> {
     const zygote = this.#zygotes.get(tag);
     this.#zygotes.delete(tag);
+    clearTimeout(zygote?.timer);
     zygote?.stop.abort();
     await (await zygote?.ready.catch(() => undefined))?.[Symbol.asyncDispose]();
   }

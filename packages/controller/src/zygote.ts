@@ -1,10 +1,11 @@
 import { mkdir, rm } from 'node:fs/promises';
-import type { Vm } from '@forkd/engine';
+import type { ForkPlacement, Sleeper, Vm } from '@forkd/engine';
 import type { GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
 import { blaming, whileAlive } from './alive.js';
-import { greet } from './greet.js';
+import { greet, mannerOf } from './greet.js';
 import { identityOf } from './identity.js';
+import type { Wiring } from './network/wiring.js';
 import type { Parts } from './parts.js';
 import { untilQuiet } from './quiet.js';
 import type { SnapshotMeta } from './snapshot.js';
@@ -14,8 +15,9 @@ import { type ChildPlacement, type Source, savedSource } from './source.js';
 const REHEARSALS = 2;
 
 /**
- * A paused VM restored from a snapshot that has already gone through what every child goes through first: a connection, an
- * identity, an eval. Children forked from it share its memory and the emulator's translation of all that code.
+ * A paused VM that children are forked from: they share its memory, and the emulator's translation of all the code that it has
+ * run. That of a recipe is restored from the snapshot and goes through what every child goes through first: a connection, an
+ * identity, an eval. That of a branch is a copy of the sandbox that was branched, which has all that behind it.
  */
 export class Zygote implements Source, AsyncDisposable {
   readonly #scope: Scope;
@@ -24,23 +26,37 @@ export class Zygote implements Source, AsyncDisposable {
   static async prepare(parts: Parts, snapshot: SnapshotMeta, signal: AbortSignal): Promise<Zygote | undefined> {
     await using scope = new Scope();
     const saved = savedSource(parts, snapshot);
-    const directory = `${parts.data.own}/zygote-${snapshot.tag}`;
+    const directory = newPlace(parts);
     await placeFor(parts, saved, directory, scope);
     const vm = scope.own(await saved.start({ directory, tied: true }));
     if (!vm.fork) return undefined;
     await whileAlive(vm, 'in rehearsal', rehearseAll(vm, snapshot, signal));
     await vm.pause();
-    const zygote = new Zygote(parts, snapshot, vm, `${directory}/upper.img`, scope.release());
-    const forks = await zygote.#canFork(signal);
+    const zygote = new Zygote(parts, snapshot.network, vm, `${directory}/upper.img`, scope.release());
+    const forks = await zygote.#canFork(snapshot, signal);
     if (forks && !signal.aborted) return zygote;
     await zygote[Symbol.asyncDispose]();
     signal.throwIfAborted();
     return undefined;
   }
 
+  /** `upper` is the disk of the instant at which the copy was made. */
+  static async wake(
+    parts: Parts,
+    sleeper: Sleeper,
+    { network, upper }: { network: Wiring | null; upper: string },
+  ): Promise<Zygote> {
+    await using scope = new Scope();
+    const directory = newPlace(parts);
+    await placeFor(parts, { upper }, directory, scope);
+    const waking = (nic: Pick<ForkPlacement, 'nic'>): Promise<Vm> => sleeper.wake({ directory, tied: true, ...nic });
+    const vm = scope.own(await parts.networks.connect({ directory, wiring: network }, waking));
+    return new Zygote(parts, network, vm, `${directory}/upper.img`, scope.release());
+  }
+
   private constructor(
     private readonly parts: Parts,
-    private readonly snapshot: SnapshotMeta,
+    private readonly wiring: Wiring | null,
     readonly vm: Vm,
     readonly upper: string,
     scope: Scope,
@@ -53,8 +69,8 @@ export class Zygote implements Source, AsyncDisposable {
   readonly exited: Promise<void>;
 
   start(placement: ChildPlacement): Promise<Vm> {
-    const ends = { ...placement, wiring: this.snapshot.network };
-    return this.parts.networks.connect(ends, (nic) => this.vm.fork!({ ...placement, ...nic }));
+    const { wiring } = this;
+    return this.parts.networks.connect({ ...placement, wiring }, (nic) => this.vm.fork!({ ...placement, ...nic }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -62,7 +78,7 @@ export class Zygote implements Source, AsyncDisposable {
   }
 
   /** Forking leans on how the emulator and its C library are built; only doing it once shows that it works here. */
-  async #canFork(signal: AbortSignal): Promise<boolean> {
+  async #canFork(snapshot: SnapshotMeta, signal: AbortSignal): Promise<boolean> {
     await using scope = new Scope();
     const directory = `${this.upper}-trial`;
     await placeFor(this.parts, this, directory, scope);
@@ -71,7 +87,7 @@ export class Zygote implements Source, AsyncDisposable {
       const guest = await whileAlive(
         trial,
         'on trial',
-        greet(trial, (client) => client.health({ signal })),
+        greet(trial, mannerOf(snapshot), (client) => client.health({ signal })),
       );
       guest.close();
       return true;
@@ -81,8 +97,19 @@ export class Zygote implements Source, AsyncDisposable {
   }
 }
 
+let places = 0;
+/** Not named after the snapshot: a tag may be longer than the path of a socket has room for. */
+function newPlace({ data }: Parts): string {
+  return `${data.own}/zygote-${places++}`;
+}
+
 /** Makes the directory of a child and puts its disk there. */
-export async function placeFor({ helper }: Parts, source: Source, directory: string, scope: Scope): Promise<void> {
+export async function placeFor(
+  { helper }: Parts,
+  source: Pick<Source, 'upper' | 'vm'>,
+  directory: string,
+  scope: Scope,
+): Promise<void> {
   await mkdir(directory);
   scope.add(() => rm(directory, { recursive: true, force: true }));
   const cloned = helper.cloneFile(source.upper, `${directory}/upper.img`);
@@ -91,11 +118,11 @@ export async function placeFor({ helper }: Parts, source: Source, directory: str
 
 async function rehearseAll(vm: Vm, snapshot: SnapshotMeta, signal: AbortSignal): Promise<void> {
   for (let time = 0; time < REHEARSALS; time++) {
-    await withGuest(vm, (guest) => rehearse(guest, snapshot, signal));
+    await withGuest(vm, snapshot, (guest) => rehearse(guest, snapshot, signal));
     await untilQuiet(vm.pid, signal);
   }
   // Last, because it also marks the seeds that the rehearsals have left in the guest's generators as stale.
-  await withGuest(vm, (guest) => guest.settle({ signal }));
+  await withGuest(vm, snapshot, (guest) => guest.settle({ signal }));
   await untilQuiet(vm.pid, signal);
 }
 
@@ -106,6 +133,6 @@ async function rehearse(guest: GuestClient, snapshot: SnapshotMeta, signal: Abor
   for (let time = 0; time < REHEARSALS; time++) await guest.eval(line);
 }
 
-async function withGuest(vm: Vm, use: (guest: GuestClient) => Promise<void>): Promise<void> {
-  (await greet(vm, use)).close();
+async function withGuest(vm: Vm, of: SnapshotMeta, use: (guest: GuestClient) => Promise<void>): Promise<void> {
+  (await greet(vm, mannerOf(of), use)).close();
 }

@@ -2,7 +2,17 @@ import { execFile } from 'node:child_process';
 import { tmpdir } from 'node:os';
 import { basename, resolve } from 'node:path';
 import { promisify } from 'node:util';
-import type { Accel, AccelReport, AdoptSpec, BootSpec, Engine, ProbeReport, RestoreSpec, Vm } from '@forkd/engine';
+import type {
+  Accel,
+  AccelReport,
+  AdoptSpec,
+  BootSpec,
+  Engine,
+  Machine,
+  ProbeReport,
+  RestoreSpec,
+  Vm,
+} from '@forkd/engine';
 import type { HostHelper, Uids } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import { bootArguments, restoreArguments } from './arguments.js';
@@ -69,16 +79,23 @@ export class QemuEngine implements Engine {
   async restore(given: RestoreSpec): Promise<Vm> {
     const spec = absolute(given);
     checkSpec(spec);
-    // KVM keeps the VM in the kernel, bound to the one process that made it.
-    const forkable = spec.machine.accel === 'tcg';
     const open = [{ name: 'state', path: spec.state }];
     const diff = spec.diff === undefined ? {} : { diff: spec.diff };
     const argv = restoreArguments(this.#binary, spec);
-    return this.#launch(spec, { argv, forkable, open, ...diff, read: [spec.memory], write: [] });
+    return this.#launch(spec, {
+      argv,
+      forkable: forkable(spec.machine),
+      open,
+      ...diff,
+      read: [spec.memory],
+      write: [],
+    });
   }
 
   adopt(spec: AdoptSpec): Promise<Vm> {
-    return QemuVm.adopt(this.#options.helper, spec);
+    const { jail = JAIL_UIDS } = this.#options;
+    const forking = forkable(spec.machine) ? (jail === 'none' ? {} : { jail }) : undefined;
+    return QemuVm.adopt(this.#options.helper, spec, forking);
   }
 
   runs(executable: string): boolean {
@@ -125,6 +142,11 @@ export class QemuEngine implements Engine {
     const boot = (spec: BootSpec): Promise<Vm> => this.boot(spec);
     return proveKvm({ version, proof, scratch, ...(cache === undefined ? {} : { cache }), boot });
   }
+}
+
+/** KVM keeps a VM in the kernel, bound to the one process that made it. */
+function forkable({ accel }: Machine): boolean {
+  return accel === 'tcg';
 }
 
 type Files = Pick<Launch, 'read' | 'write'>;

@@ -18,10 +18,12 @@ export function twinOf(helper: HostHelper, twin: HostProcess, memory: string): T
         signal?.removeEventListener('abort', end);
       }
     },
-    async [Symbol.asyncDispose]() {
-      // Without a helper there is no twin either.
-      await twin.kill().catch(() => {});
-      await twin.exited;
-    },
+    [Symbol.asyncDispose]: () => end(twin),
   };
+}
+
+export async function end(twin: HostProcess): Promise<void> {
+  // Without a helper there is no twin either.
+  await twin.kill().catch(() => {});
+  await twin.exited;
 }

@@ -11,6 +11,7 @@ import {
   type GuardOptions,
   type Nic,
   Phases,
+  type Sleeper,
   type Twin,
   type Vm,
   type VmExit,
@@ -25,7 +26,7 @@ import { Control } from './control.js';
 import { sameInstant } from './device-state.js';
 import type { QemuFiles } from './jail.js';
 import { Pauses } from './pauses.js';
-import { twinOf } from './twin.js';
+import { end, twinOf } from './twin.js';
 
 /** Enough for QEMU's threads, disks and sockets; a VMM that wants more is not ours any more. */
 const RLIMITS = { nofile: 256, core: 0 };
@@ -82,8 +83,10 @@ export interface Launch {
 
 interface Place extends Pick<Launch, 'memory' | 'directory'> {
   /** How it is forked; absent where it cannot be. */
-  forking?: Pick<ForkSpec, 'jail'>;
+  forking?: Forking;
 }
+
+type Forking = Pick<ForkSpec, 'jail'>;
 
 interface Taking<T> {
   take(): Promise<T>;
@@ -93,6 +96,7 @@ interface Taking<T> {
 export class QemuVm implements Vm {
   readonly exited: Promise<VmExit>;
   readonly fork?: (placement: ForkPlacement) => Promise<QemuVm>;
+  readonly forkAsleep?: () => Promise<Sleeper>;
   #helper: HostHelper;
   #process: HostProcess;
   #memory: string;
@@ -139,10 +143,10 @@ export class QemuVm implements Vm {
     }
   }
 
-  static async adopt(helper: HostHelper, spec: AdoptSpec): Promise<QemuVm> {
+  static async adopt(helper: HostHelper, spec: AdoptSpec, forking: Forking | undefined): Promise<QemuVm> {
     const { pid, startTime, memory, directory } = spec;
     const process = await helper.adopt(pid, startTime);
-    return QemuVm.#of(helper, process, { memory, directory });
+    return QemuVm.#of(helper, process, { memory, directory, ...(forking && { forking }) });
   }
 
   static async #of(helper: HostHelper, process: HostProcess, place: Place): Promise<QemuVm> {
@@ -158,7 +162,10 @@ export class QemuVm implements Vm {
     this.#directory = directory;
     this.#control = new Control(`${directory}/qmp.sock`);
     this.#pauses = new Pauses(helper, process, this.#control);
-    if (forking) this.fork = (placement) => this.#fork(placement, forking);
+    if (forking) {
+      this.fork = (placement) => this.#fork(placement, forking);
+      this.forkAsleep = () => this.#forkAsleep(forking);
+    }
     this.exited = process.exited.then(async (exit) => ({ ...exit, lastWords: await this.#lastWords() }));
   }
 
@@ -253,21 +260,41 @@ export class QemuVm implements Vm {
     await this.stop();
   }
 
-  async #fork({ directory, tied, cgroups = [], nic }: ForkPlacement, how: Pick<ForkSpec, 'jail'>): Promise<QemuVm> {
+  async #fork(placement: ForkPlacement, forking: Forking): Promise<QemuVm> {
     await this.#explained(this.#control.connected());
+    // The copy inherits an open control connection: the one order it finds there makes it run.
+    const orders = { 'qmp.sock': '{"execute":"cont"}\n' };
+    const spec = await this.#copySpec(placement, forking, orders);
+    const forked = await this.#explained(this.#helper.forkVmm(this.#process, spec));
+    return QemuVm.#of(this.#helper, forked, { memory: this.#memory, directory: placement.directory, forking });
+  }
+
+  async #forkAsleep(forking: Forking): Promise<Sleeper> {
+    const wakes = { jailed: forking.jail !== undefined };
+    const twin = await this.#explained(this.#helper.twin(this.#process, this.#memory, wakes));
+    let asleep = true;
+    return {
+      pid: twin.pid,
+      wake: async (placement) => {
+        asleep = false;
+        await this.#helper.wake(twin, await this.#copySpec(placement, forking, {}));
+        return QemuVm.#of(this.#helper, twin, { memory: this.#memory, directory: placement.directory, forking });
+      },
+      [Symbol.asyncDispose]: async () => {
+        if (asleep) await end(twin);
+      },
+    };
+  }
+
+  /** How a copy gets what is its own, of which the files have to be there. */
+  async #copySpec(
+    { directory, tied, cgroups = [], nic }: ForkPlacement,
+    { jail }: Forking,
+    orders: Record<string, string>,
+  ): Promise<ForkSpec> {
     for (const name of ['vmm.log', SAVED]) await writeFile(`${directory}/${name}`, '', { mode: 0o600 });
-    const forking = this.#helper.forkVmm(this.#process, {
-      from: this.#directory,
-      to: directory,
-      // The copy inherits an open control connection: the one order it finds there makes it run.
-      orders: { 'qmp.sock': '{"execute":"cont"}\n' },
-      tied,
-      cgroups,
-      ...(nic && { network: nic.network }),
-      ...how,
-    });
-    // A jailed copy is in namespaces of its own, and what it could make there would be no more than itself.
-    return QemuVm.#of(this.#helper, await this.#explained(forking), { memory: this.#memory, directory });
+    const own = { from: this.#directory, to: directory, orders, tied, cgroups };
+    return { ...own, ...(nic && { network: nic.network }), ...(jail && { jail }) };
   }
 
   /** Puts a diff over the memory of a VM that waits for its devices, then loads those. */

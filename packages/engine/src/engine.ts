@@ -80,6 +80,13 @@ export interface Twin extends AsyncDisposable {
   capture(to: string, signal?: AbortSignal): Promise<Captured>;
 }
 
+/** A copy of a VM that stands where the VM stood, and can go on from there. */
+export interface Sleeper extends AsyncDisposable {
+  readonly pid: number;
+  /** A VM of its own, paused. One that fails to wake is gone. */
+  wake(placement: ForkPlacement): Promise<Vm>;
+}
+
 export interface FreezeOptions {
   /** Takes the times of `state` and `memory`. */
   phases?: Phases;
@@ -122,9 +129,11 @@ export interface Vm extends AsyncDisposable {
   capture(state: string, memory: string, options?: CaptureOptions): Promise<Captured>;
   /**
    * Makes a second VM that goes on from where this paused one stands, sharing its memory and what the emulator has
-   * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy, and on a VM that was forked.
+   * learnt of the guest's code. Absent where the accelerator keeps state that a process cannot copy.
    */
   fork?(placement: ForkPlacement): Promise<Vm>;
+  /** The first half of a fork, for a VM that should not stand still for all of it. Only in `guarded`, or while paused. */
+  forkAsleep?(): Promise<Sleeper>;
   /** Holds what the guest reads from its disks and writes to them to these rates, also where the host only remembers it. */
   throttle?(rates: Limits): Promise<void>;
   /** Ends the VM at once. Safe to call again. */

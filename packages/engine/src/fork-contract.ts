@@ -80,11 +80,43 @@ export function forking(shop: Workshop, accel: Accel, { machine, saved, needs }:
     await runsOn(second, paused);
   });
 
-  it('a fork is not forked again', async () => {
-    const { vm, count } = await original();
-    const copy = await fork(vm);
+  it('a fork can be forked again, and its fork too', async () => {
+    let { vm, count } = await original();
+    for (let generation = 0; generation < 3; generation++) {
+      vm = await fork(vm);
+      await runsOn(vm, count);
+      await vm.pause();
+      count = guestCounter(vm.pid);
+    }
+    await vm.resume();
+    await runsOn(vm, count);
+  });
+
+  it('one that sleeps first goes on from where the original stood then, also when that has ended', async () => {
+    const { vm } = await original();
+    await vm.resume();
+    await eventually(() => expect(guestCounter(vm.pid)).toBeGreaterThan(1000));
+    const { value: sleeper } = await vm.guarded(() => vm.forkAsleep!());
+    const count = guestCounter(sleeper.pid);
+    await runsOn(vm, count);
+    expect(guestCounter(sleeper.pid)).toBe(count);
+    await vm.stop();
+    const copy = await shop.own(sleeper.wake({ directory: withDisk(shop.directory()), tied: true }));
+    await standsStill(copy);
+    expect(guestCounter(copy.pid)).toBe(count);
+    const child = await fork(copy);
+    await runsOn(child, count);
+    await copy.resume();
     await runsOn(copy, count);
-    expect(copy.fork).toBeUndefined();
+  });
+
+  it('one that sleeps leaves nothing when it is not wanted, or cannot wake', async () => {
+    const { vm, directory } = await original();
+    await (await vm.forkAsleep!())[Symbol.asyncDispose]();
+    const sleeper = await vm.forkAsleep!();
+    await expect(sleeper.wake({ directory: shop.directory(), tied: true })).rejects.toThrow();
+    await sleeper[Symbol.asyncDispose]();
+    expect(using(directory)).toEqual([vm.pid]);
   });
 
   it('one that fails leaves no process, and the original can be forked again', async () => {
@@ -132,7 +164,14 @@ export function forking(shop: Workshop, accel: Accel, { machine, saved, needs }:
 }
 
 function descriptors(pid: number): string[] {
-  return readdirSync(`/proc/${pid}/fd`).map((fd) => readlinkSync(`/proc/${pid}/fd/${fd}`));
+  return readdirSync(`/proc/${pid}/fd`).flatMap((fd) => {
+    try {
+      return [readlinkSync(`/proc/${pid}/fd/${fd}`)];
+    } catch {
+      // Closed meanwhile.
+      return [];
+    }
+  });
 }
 
 /** Processes started with, or copied from one that was started with, a path in this directory. */

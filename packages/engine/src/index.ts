@@ -15,6 +15,7 @@ export type {
   Nic,
   ProbeReport,
   RestoreSpec,
+  Sleeper,
   Twin,
   Vm,
   VmExit,

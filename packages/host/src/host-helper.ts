@@ -139,10 +139,16 @@ export class HostHelper implements AsyncDisposable {
 
   /**
    * Makes a copy of a VMM that never runs: guest RAM as it is now, for `capture`. `memory` is the image that it was mapped
-   * from. The VMM is stopped for a few milliseconds; the copy dies with the helper.
+   * from. The VMM is stopped for a few milliseconds; the copy dies with the helper. With `wakes` it can be made to run.
    */
-  async twin({ pid, startTime }: ProcessName, memory: string): Promise<HostProcess> {
-    return this.#process(await this.#call('twin', { pid, start_time: startTime, memory }, Spawned), true);
+  async twin({ pid, startTime }: ProcessName, memory: string, wakes?: { jailed: boolean }): Promise<HostProcess> {
+    const request = { pid, start_time: startTime, memory, wakes: wakes ?? null };
+    return this.#process(await this.#call('twin', request, Spawned), true);
+  }
+
+  /** Lets a twin that was made to wake do so: from then on it is what `forkVmm` makes. One that fails is gone. */
+  async wake({ pid, startTime }: ProcessName, spec: ForkSpec): Promise<void> {
+    await this.#call('wake', { pid, start_time: startTime, ...spec, jail: spec.jail ?? null }, Done);
   }
 
   /**

@@ -40,7 +40,7 @@ pub fn run() -> Result<Channel, String> {
     }
     Ok(match parameter(&command_line, "forkd.channel") {
         Some("vsock") => Channel::Vsock,
-        _ => Channel::VirtioSerial,
+        _ => Channel::VirtioSerial { key: parameter(&command_line, "forkd.hail").unwrap_or_default().into() },
     })
 }
 

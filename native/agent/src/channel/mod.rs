@@ -1,7 +1,7 @@
 //! The byte channels the host may reach us on. All of them carry HTTP/2 cleartext.
 
+mod hail;
 mod port;
-mod restart;
 mod vsock;
 
 use std::io;
@@ -15,7 +15,10 @@ use crate::http::serve_connection;
 
 pub enum Channel {
     Unix(PathBuf),
-    VirtioSerial,
+    VirtioSerial {
+        /// With which the host makes itself heard.
+        key: String,
+    },
     Vsock,
 }
 
@@ -31,7 +34,7 @@ impl Channel {
 /// Returns only with an error: a guest without a channel is of no use to anyone.
 pub async fn serve(agent: Rc<Agent>, channel: Channel) -> io::Result<()> {
     match channel {
-        Channel::VirtioSerial => port::serve(agent).await,
+        Channel::VirtioSerial { key } => port::serve(agent, &key).await,
         Channel::Vsock => vsock::serve(agent).await,
         Channel::Unix(path) => {
             let listener = UnixListener::bind(path)?;

@@ -11,10 +11,12 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::BytesMut;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use super::restart::Position;
+use super::hail::Hail;
 use crate::agent::Agent;
 use crate::http::serve_connection;
 use crate::watched::watched;
@@ -22,12 +24,22 @@ use crate::watched::watched;
 const NAME: &str = "forkd.agent";
 /// The driver copies a write into one kernel buffer and takes no more than this of it anyway.
 const WRITE_LIMIT: usize = 32 << 10;
+/// What the driver gives at a time.
+const CHUNK: usize = 4 << 10;
 
-pub async fn serve(agent: Rc<Agent>) -> io::Result<()> {
-    let port = Rc::new(Port::open(&find().await?)?);
+pub async fn serve(agent: Rc<Agent>, key: &str) -> io::Result<()> {
+    let port = Rc::new(Port::open(&find().await?, Hail::new(key))?);
     loop {
         port.connected().await?;
-        let connection = Connection { port: port.clone(), position: Position::default(), ended: false };
+        match port.answer.take() {
+            Some(answer) => {
+                port.say(answer.as_bytes()).await?;
+                // HTTP/2 would have the guest speak first, and the host takes the answer for the last word.
+                port.addressed().await?;
+            }
+            None => port.carried.borrow_mut().clear(),
+        }
+        let connection = Connection { port: port.clone(), ended: false };
         serve_connection(agent.clone(), connection).await;
     }
 }
@@ -51,12 +63,15 @@ struct Port {
     changes: AsyncFd<OwnedFd>,
     read_blocked: Cell<bool>,
     write_blocked: Cell<bool>,
-    /// The first bytes of a connection, found while its predecessor was still being served.
-    carried: RefCell<Vec<u8>>,
+    hail: Hail,
+    /// To the host that hailed us while its predecessor was still being served.
+    answer: RefCell<Option<String>>,
+    /// What was read and nobody has taken yet.
+    carried: RefCell<BytesMut>,
 }
 
 impl Port {
-    fn open(path: &str) -> io::Result<Port> {
+    fn open(path: &str, hail: Hail) -> io::Result<Port> {
         use nix::fcntl::OFlag;
         let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let port = nix::fcntl::open(path, flags, nix::sys::stat::Mode::empty())?;
@@ -81,24 +96,54 @@ impl Port {
             changes: watched(set, Interest::READABLE)?,
             read_blocked: Cell::new(false),
             write_blocked: Cell::new(false),
+            hail,
+            answer: RefCell::default(),
             carried: RefCell::default(),
         })
     }
 
     async fn connected(&self) -> io::Result<()> {
-        while self.carried.borrow().is_empty() && self.is_hung_up() {
-            let mut ready = self.changes.readable().await?;
-            self.take_changes();
-            ready.clear_ready();
+        while self.is_hung_up() {
+            self.change().await?;
+        }
+        Ok(())
+    }
+
+    /// If nobody is there any more, the next host hears it, and knows that it was not meant.
+    async fn say(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match nix::unistd::write(&self.port, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(nix::Error::EAGAIN) => self.change().await?,
+                Err(nix::Error::EINTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn change(&self) -> io::Result<()> {
+        let mut ready = self.changes.readable().await?;
+        self.take_changes();
+        ready.clear_ready();
+        Ok(())
+    }
+
+    async fn addressed(&self) -> io::Result<()> {
+        while !self.polled().intersects(PollFlags::POLLIN | PollFlags::POLLHUP) {
+            self.change().await?;
         }
         Ok(())
     }
 
     fn is_hung_up(&self) -> bool {
-        use nix::poll::{PollFd, PollFlags, PollTimeout};
+        self.polled().contains(PollFlags::POLLHUP)
+    }
+
+    fn polled(&self) -> PollFlags {
         let mut query = [PollFd::new(self.port.as_fd(), PollFlags::POLLIN)];
         let _ = nix::poll::poll(&mut query, PollTimeout::ZERO);
-        query[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        query[0].revents().unwrap_or(PollFlags::empty())
     }
 
     fn take_changes(&self) {
@@ -121,7 +166,6 @@ impl Port {
 
 struct Connection {
     port: Rc<Port>,
-    position: Position,
     ended: bool,
 }
 
@@ -131,29 +175,31 @@ impl AsyncRead for Connection {
         if this.ended {
             return Poll::Ready(Ok(()));
         }
-        let carried = std::mem::take(&mut *this.port.carried.borrow_mut());
-        if !carried.is_empty() {
-            let taken = carried.len().min(buf.remaining());
-            buf.put_slice(&carried[..taken]);
-            this.position.advance(&carried[..taken]);
-            *this.port.carried.borrow_mut() = carried[taken..].to_vec();
-            return Poll::Ready(Ok(()));
-        }
         loop {
-            match nix::unistd::read(&this.port.port, buf.initialize_unfilled()) {
+            let mut carried = this.port.carried.borrow_mut();
+            if !carried.is_empty() {
+                let taken = carried.len().min(buf.remaining());
+                buf.put_slice(&carried.split_to(taken));
+                return Poll::Ready(Ok(()));
+            }
+            // Not into the reader's own buffer, which may be too small for a hail.
+            let mut chunk = [0; CHUNK];
+            match nix::unistd::read(&this.port.port, &mut chunk) {
+                // That the host went away may be learnt when the next one is already there and has spoken.
+                Ok(0) if !this.port.is_hung_up() => {}
                 Ok(0) => {
                     this.ended = true;
                     return Poll::Ready(Ok(()));
                 }
                 Ok(count) => {
-                    let chunk = &buf.initialize_unfilled()[..count];
-                    if this.position.is_restart(chunk) {
-                        *this.port.carried.borrow_mut() = chunk.to_vec();
-                        this.ended = true;
-                        return Poll::Ready(Ok(()));
-                    }
-                    this.position.advance(chunk);
-                    buf.advance(count);
+                    let chunk = &chunk[..count];
+                    let Some((answer, end)) = this.port.hail.in_chunk(chunk) else {
+                        carried.extend_from_slice(chunk);
+                        continue;
+                    };
+                    carried.extend_from_slice(&chunk[end..]);
+                    *this.port.answer.borrow_mut() = Some(answer);
+                    this.ended = true;
                     return Poll::Ready(Ok(()));
                 }
                 Err(nix::Error::EAGAIN) => {
