@@ -1,6 +1,7 @@
-import { readFileSync, realpathSync, statSync } from 'node:fs';
+import { existsSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises';
 import { ForkdError } from '@forkd/protocol';
+import { enable } from './enable.js';
 import { type Hierarchy, hierarchies } from './hierarchies.js';
 import { CONTROLLERS, type Resource, resourcesOf, type SandboxLimits, settingsOf } from './settings.js';
 
@@ -55,15 +56,14 @@ export class Cgroups {
     const { version, path } = hierarchy;
     const folder = this.#folder(hierarchy);
     await mkdir(folder, { recursive: true });
-    // From the root down, each level hands the controller on to the next.
-    if (version === 2)
-      for (const above of [path, `${path}/forkd`, folder])
-        await writeFile(`${above}/cgroup.subtree_control`, `+${CONTROLLERS[resource][2]}`);
+    if (version === 2) await enable(CONTROLLERS[resource][2], path, [`${path}/forkd`, folder]);
     const group = `${folder}/${place}`;
     await mkdir(group, { recursive: true });
     const device = (): string => deviceOf(this.#own);
-    for (const { file, value } of settingsOf(resource, limits, version, device))
-      await writeFile(`${group}/${file}`, value, { flag: 'r+' });
+    // A kernel that does not count swap has no file for it.
+    for (const { file, value, swap } of settingsOf(resource, limits, version, device))
+      if (!swap || existsSync(`${group}/${file}`) || hasSwap())
+        await writeFile(`${group}/${file}`, value, { flag: 'r+' });
     return group;
   }
 
@@ -73,7 +73,9 @@ export class Cgroups {
     if (!hierarchy) return false;
     const file = hierarchy.version === 2 ? 'memory.events' : 'memory.oom_control';
     const text = await readFile(`${this.#folder(hierarchy)}/${place}/${file}`, 'utf8').catch(() => '');
-    return Number(/^oom_kill (\d+)$/m.exec(text)?.[1] ?? 0) > 0;
+    const counted = (name: string): boolean => new RegExp(`^${name} [1-9]`, 'm').test(text);
+    // One that was killed because the host was full has `oom_kill` too. Version 1 does not tell the two apart.
+    return counted('oom_kill') && (hierarchy.version === 1 || counted('oom'));
   }
 
   async remove(place: string): Promise<void> {
@@ -114,6 +116,10 @@ async function remove(group: string): Promise<void> {
       if ((thrown as NodeJS.ErrnoException).code !== 'EBUSY') return;
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
+}
+
+function hasSwap(): boolean {
+  return readFileSync('/proc/swaps', 'utf8').trim().split('\n').length > 1;
 }
 
 /** MAJOR:MINOR of the whole disk under a directory: parts of one have no limits of their own. */

@@ -9,7 +9,12 @@ export interface SandboxExit extends VmExit {
 }
 
 /** How a VM ended; one that the kernel has killed at its limit did not just vanish. */
-export async function exitOf(cgroups: Cgroups, vm: Vm, place: string, limitMib: number | null): Promise<SandboxExit> {
+export async function exitOf(
+  cgroups: Cgroups,
+  vm: Pick<Vm, 'exited'>,
+  place: string,
+  limitMib: number | null,
+): Promise<SandboxExit> {
   const exit = await vm.exited;
   const killed = exit.signal === constants.signals.SIGKILL;
   if (!killed || limitMib === null || !(await cgroups.ranOutOfMemory(place))) return exit;

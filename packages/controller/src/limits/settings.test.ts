@@ -18,6 +18,7 @@ function written(limits: SandboxLimits, version: 1 | 2): Record<string, string> 
 it('every limit has its file in either version', () => {
   expect(written(ALL, 2)).toEqual({
     'memory.max': '67108864',
+    'memory.swap.max': '0',
     'cpu.max': '50000 100000',
     'cpu.weight': '200',
     'pids.max': '100',
@@ -25,6 +26,7 @@ it('every limit has its file in either version', () => {
   });
   expect(written(ALL, 1)).toEqual({
     'memory.limit_in_bytes': '67108864',
+    'memory.memsw.limit_in_bytes': '67108864',
     'cpu.cfs_period_us': '100000',
     'cpu.cfs_quota_us': '50000',
     'cpu.shares': '2048',

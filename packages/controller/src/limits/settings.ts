@@ -14,9 +14,10 @@ export function limitsOf({ limits, memory_limit_mib }: SandboxRecord): SandboxLi
 export type Resource = 'memory' | 'cpu' | 'pids' | 'io';
 
 interface Setting {
-  resource: Resource;
   file: string;
   value: string;
+  /** Whether it is only about swap. */
+  swap?: true;
 }
 
 /** The name of a resource's controller, by version. */
@@ -51,11 +52,15 @@ export function resourcesOf(limits: SandboxLimits): Resource[] {
 
 /** What is to be written for one resource into which file. `device`: MAJOR:MINOR of the disk. */
 export function settingsOf(resource: Resource, limits: SandboxLimits, version: 1 | 2, device: () => string): Setting[] {
-  const set = (file: string, value: string | number): Setting => ({ resource, file, value: String(value) });
+  const set = (file: string, value: string | number): Setting => ({ file, value: String(value) });
   const { memory_limit_mib: mib, cpu_limit: cpus, cpu_weight: weight, pids_limit: pids } = limits;
   switch (resource) {
-    case 'memory':
-      return [set(version === 2 ? 'memory.max' : 'memory.limit_in_bytes', (mib ?? 0) * 2 ** 20)];
+    case 'memory': {
+      const bytes = (mib ?? 0) * 2 ** 20;
+      // What is swapped out was used too: version 1 counts both together.
+      if (version === 2) return [set('memory.max', bytes), { ...set('memory.swap.max', 0), swap: true }];
+      return [set('memory.limit_in_bytes', bytes), { ...set('memory.memsw.limit_in_bytes', bytes), swap: true }];
+    }
     case 'pids':
       return [set('pids.max', pids ?? 'max')];
     case 'cpu': {
