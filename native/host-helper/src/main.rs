@@ -15,6 +15,7 @@ mod jail_root;
 mod netlink;
 mod network;
 mod own_cgroups;
+mod paths;
 mod process;
 mod protocol;
 mod rules;
@@ -55,6 +56,8 @@ struct Helper {
     taps: Arc<network::Taps>,
     handles: Arc<handles::Handles>,
     uids: uids::Cursor,
+    /// Until it is said, nothing is served.
+    reach: Option<paths::Reach>,
 }
 
 fn main() {
@@ -88,6 +91,7 @@ fn main() {
         taps: Default::default(),
         handles,
         uids: Default::default(),
+        reach: None,
     };
     let mut pending = Vec::new();
     loop {
@@ -149,7 +153,23 @@ impl Helper {
                 return true;
             }
         };
+        let allowed = match &self.reach {
+            Some(reach) => reach.check(&request),
+            None if matches!(request, Request::Reach(_)) => Ok(()),
+            None => Err(Failure::new("which files it may use was not said")),
+        };
+        if let Err(failure) = allowed {
+            answer(&self.answers, id, Err(failure));
+            return true;
+        }
         match request {
+            Request::Reach(_) if self.reach.is_some() => {
+                answer(&self.answers, id, Err(Failure::new("which files it may use is said once")));
+            }
+            Request::Reach(reach) => {
+                self.reach = Some(reach);
+                answer(&self.answers, id, Ok(Reply::Done {}));
+            }
             // These stay on this thread: the kernel ties a parent-death signal, and a tracee, to the thread that made it.
             Request::Spawn(spawn) => {
                 let uids = &mut self.uids;

@@ -1,6 +1,7 @@
 //! One JSON request per line in, one JSON line out for each, plus `exit` events. Unknown fields are refused.
 
 use crate::network::Wiring;
+use crate::paths::Reach;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ pub struct Envelope {
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
+    Reach(Reach),
     Spawn(Spawn),
     Adopt(Adopt),
     Kill(Kill),

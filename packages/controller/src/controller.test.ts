@@ -145,10 +145,10 @@ describe('spawn', () => {
   });
 
   it('a cgroup is joined before the child runs', async () => {
-    const cgroup = ['/sys/fs/cgroup/pids', '/sys/fs/cgroup'].map((base) => `${base}/forkd-test-${process.pid}`);
+    const cgroup = ['/sys/fs/cgroup/pids', '/sys/fs/cgroup'].map((base) => `${base}/forkd/test-${process.pid}`);
     const made = cgroup.find((path) => {
       try {
-        mkdirSync(path);
+        mkdirSync(path, { recursive: true });
         writeFileSync(`${path}/pids.max`, '100');
         return true;
       } catch {

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os';
 import { resolve } from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
-import { QemuEngine } from '@forkd/engine-qemu';
+import { QemuEngine, qemuFiles } from '@forkd/engine-qemu';
 import { HostHelper } from '@forkd/host';
 import { loadRecipe, type Recipe } from '@forkd/images';
 import { afterAll, expect } from 'vitest';
@@ -41,7 +41,9 @@ export async function openController(
   lasting = false,
   network: NetworkOptions = {},
 ): Promise<Controller & { helper: HostHelper }> {
-  const helper = HostHelper.start(lasting ? `${root}/run/daemon` : '');
+  const { files } = await qemuFiles('qemu-system-x86_64');
+  const reach = { within: [root, `${root}/images`], read: files };
+  const helper = HostHelper.start(lasting ? `${root}/run/daemon` : '', reach);
   const opening = Controller.open(root, new QemuEngine({ helper }), helper, { lasting, network });
   opening.catch(() => helper[Symbol.asyncDispose]());
   const controller = await opening;

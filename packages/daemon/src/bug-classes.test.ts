@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from 'node:fs';
+import { readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs';
 import { dirname } from 'node:path';
 import { Controller, processesUsing } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
@@ -142,6 +142,21 @@ it('class 30: a restart forgets nothing it has started', async () => {
   const [{ id, pid }] = before as [SandboxInfo];
   expect((await say('DELETE', `/v1/sandboxes/${id}`)).status).toBe(204);
   expect(processesUsing(root)).not.toContain(pid);
+  await killAll();
+});
+
+it('a link in the data directory leads the helper nowhere', async () => {
+  // There is no zygote yet, which would have the files open.
+  daemon.signal('SIGKILL');
+  await daemon.restart();
+  const elsewhere = `${root}-elsewhere`;
+  renameSync(`${root}/snapshots/plain`, elsewhere);
+  symlinkSync(elsewhere, `${root}/snapshots/plain`);
+  const { status, body } = await say('POST', '/v1/sandboxes', { snapshot_tag: 'plain' });
+  rmSync(`${root}/snapshots/plain`);
+  renameSync(elsewhere, `${root}/snapshots/plain`);
+  expect({ status, ...body }).toMatchObject({ status: 503, code: 'host_unfit', hint: expect.stringContaining('link') });
+  await spawn();
   await killAll();
 });
 

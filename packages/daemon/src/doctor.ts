@@ -9,6 +9,7 @@ import { asForkdError, ForkdError } from '@forkd/protocol';
 import { type Host, runCheck } from './doctor/check.js';
 import { CHECKS } from './doctor/checks.js';
 import { asTable, report } from './doctor/report.js';
+import { reachOf } from './reach.js';
 
 const LOCAL_URL = 'http://127.0.0.1:8889';
 const KNOWN = 'Known: --json --data DIR --daemon-url URL --socket PATH';
@@ -24,13 +25,13 @@ try {
 async function main(): Promise<void> {
   const { json, ...given } = readFlags(process.argv.slice(2), process.env);
   const scratch = await mkdtemp(`${tmpdir()}/forkd-doctor-`);
-  const helper = HostHelper.start();
+  const helper = HostHelper.start('', await reachOf(given.data, scratch));
   const images = `${given.data}/images`;
   const kernel = once(() => buildKernel({ store: images, onlyStored: true }));
   const engine = once(async () => {
     // Without a cache: a doctor looks again.
     const proof = await proofGuest(kernel, scratch);
-    return new QemuEngine({ helper, ...(proof ? { proof } : {}) });
+    return new QemuEngine({ helper, scratch, ...(proof ? { proof } : {}) });
   });
   const host = { ...given, helper, scratch, kernel, probe: async () => (await engine()).probe() };
   const results = report(await Promise.all(CHECKS.map((check) => runCheck(check, host))));

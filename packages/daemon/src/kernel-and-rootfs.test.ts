@@ -1,6 +1,7 @@
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
 import {
   copyFileSync,
+  cpSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
@@ -42,7 +43,7 @@ beforeAll(async () => {
   // A store of its own, with the one kernel that a daemon wants at its start: it must not get the foreign images.
   mkdirSync(`${data}/images`);
   const known = resolve(debian.path, '..');
-  symlinkSync(known, `${data}/images/${basename(known)}`);
+  cpSync(known, `${data}/images/${basename(known)}`, { recursive: true });
 
   const args = [`${REPOSITORY}/packages/daemon/dist/main.js`, '--bind', '127.0.0.1:0', '--data', data];
   daemon = spawn(process.execPath, args, { stdio: ['ignore', 'pipe', 'inherit'] });

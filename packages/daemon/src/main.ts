@@ -11,6 +11,7 @@ import { readConfig } from './config.js';
 import { Outlets } from './egress.js';
 import { helpText, readFlags } from './flags.js';
 import { listen } from './listeners.js';
+import { reachOf } from './reach.js';
 import { onHangup, stopSignal } from './signals.js';
 import { Tokens } from './tokens.js';
 
@@ -40,7 +41,8 @@ async function serve(): Promise<void> {
   const stopped = stopSignal();
   // Until there is something to read again, it must not end the daemon.
   process.on('SIGHUP', () => {});
-  await using helper = HostHelper.start(`${config.data}/run/daemon`);
+  const reach = await reachOf(config.data, config.snapshotRoot);
+  await using helper = HostHelper.start(`${config.data}/run/daemon`, reach);
   const store = `${config.data}/images`;
   const kernel = await buildKernel({ store });
   const { path: initramfs } = await buildInitramfs(kernel, nativeBinary('forkd-agent'), { store });

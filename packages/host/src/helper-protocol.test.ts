@@ -9,7 +9,13 @@ import { gone, isAlive, spawnSpec, temporaryDirectory } from './testing.js';
 const root = temporaryDirectory();
 
 /** The helper without its client: lines in, lines out. */
-function rawHelper() {
+async function rawHelper() {
+  const helper = untold();
+  expect(await helper.ask({ id: 0, op: 'reach', files: 'anywhere' })).toEqual({ id: 0, ok: {} });
+  return helper;
+}
+
+function untold() {
   const child = spawn(nativeBinary('forkd-host-helper'), [], {
     stdio: ['ignore', 'ignore', 'ignore', 'pipe'],
     env: {},
@@ -31,7 +37,7 @@ function rawHelper() {
 }
 
 it('a bad request is answered under its id, and the next one is served', async () => {
-  const { ask, close } = rawHelper();
+  const { ask, close } = await rawHelper();
   const bad = [
     { id: 1, op: 'format_disk' },
     { id: 2, op: 'kill', pid: 'x' },
@@ -46,9 +52,24 @@ it('a bad request is answered under its id, and the next one is served', async (
   await close();
 });
 
+it('nothing is served before it is said which files may be used, and that is said once', async () => {
+  const { ask, close } = untold();
+  const refused = (id: number): unknown => ({
+    id,
+    error: { message: expect.stringContaining('may use'), errno: null },
+  });
+  expect(await ask({ id: 1, op: 'measure_tsc' })).toEqual(refused(1));
+  expect(await ask({ id: 2, op: 'spawn', ...wire(['true']) })).toEqual(refused(2));
+  expect(await ask({ id: 3, op: 'reach', files: 'some' })).toMatchObject({ id: 3, error: {} });
+  expect(await ask({ id: 4, op: 'reach', files: 'only', within: [root], read: [] })).toEqual({ id: 4, ok: {} });
+  expect(await ask({ id: 5, op: 'reach', files: 'anywhere' })).toEqual(refused(5));
+  expect(await ask({ id: 6, op: 'spawn', ...wire(['true']) })).toMatchObject({ error: { errno: 'EREACH' } });
+  await close();
+});
+
 it('a line that is no request ends the helper, and the processes tied to it', async () => {
   for (const line of ['no json', '{"op":"measure_tsc"}', `"${'x'.repeat(2 << 20)}`]) {
-    const { ask, send, child, close } = rawHelper();
+    const { ask, send, child, close } = await rawHelper();
     const { ok } = (await ask({ id: 1, op: 'spawn', ...wire(['sleep', '60']) })) as { ok: { pid: number } };
     send(line);
     await once(child, 'exit');
@@ -58,7 +79,7 @@ it('a line that is no request ends the helper, and the processes tied to it', as
 });
 
 it('a signal for a process that only has the pid of the wanted one is not delivered', async () => {
-  const { ask, close } = rawHelper();
+  const { ask, close } = await rawHelper();
   const started = (await ask({ id: 1, op: 'spawn', ...wire(['sleep', '60']) })) as {
     ok: { pid: number; start_time: number };
   };

@@ -51,6 +51,8 @@ describe('a process', () => {
     expect(limits).toMatch(/^Max processes +5000 +5000 /m);
     expect(limits).toMatch(/^Max locked memory +8192 +8192 /m);
     await child.kill();
+    // As long as it is watched, the numbers of descriptors are higher, and the shell of the next test knows only one digit.
+    await child.exited;
   });
 
   it('has its standard streams and the named descriptors open, and nothing else', async () => {
@@ -131,7 +133,7 @@ describe('the end of the helper', () => {
   });
 
   it('not installed: every call says so, and how to get it', async () => {
-    const own = HostHelper.start('', '/no/such/helper');
+    const own = HostHelper.start('', 'anywhere', '/no/such/helper');
     const calls = [own.measureTscKhz(), own.measureTscKhz()];
     for (const call of await Promise.allSettled(calls))
       expect(call).toMatchObject({ reason: { code: 'host_unfit', hint: 'Run `make build`.' } });
@@ -143,7 +145,7 @@ describe('the end of the helper', () => {
     const fake = path();
     writeFileSync(fake, '#!/bin/sh\necho what >&3\nexec sleep 60 3>&3\n');
     chmodSync(fake, 0o755);
-    const own = HostHelper.start('', fake);
+    const own = HostHelper.start('', 'anywhere', fake);
     await expect(own.measureTscKhz()).rejects.toThrow('the host helper broke its protocol');
     await own[Symbol.asyncDispose]();
   });

@@ -53,11 +53,21 @@ const ERRNO_CODES: Record<string, ErrorCode> = {
   EPERM: 'not_permitted',
   ESRCH: 'vmm_exited',
   EJAIL: 'host_unfit',
+  EREACH: 'host_unfit',
 };
 
 const HINTS: Record<string, string> = {
   EJAIL: 'See `forkd doctor` for what this host lacks. `--no-jail` does without, which is unsafe.',
+  EREACH: 'What VMs use must lie in the data directory, and not behind a link there.',
 };
+
+/** The files that a helper may use; all others it refuses, whoever asks. */
+export interface Reach {
+  /** Directories with all that is in them, as far as no link in them leads there. */
+  within: string[];
+  /** Files of the host to be read or run, and nothing else. */
+  read: string[];
+}
 
 /** The files that hold the RAM of a snapshot. */
 export interface SavedRam {
@@ -80,12 +90,19 @@ export class HostHelper implements AsyncDisposable {
   /** Why it no longer serves. */
   #failure: ForkdError | undefined;
 
-  /** `owner` is the directory of the program it works for: a later program recognises it by that. */
-  static start(owner = '', binary = nativeBinary('forkd-host-helper')): HostHelper {
-    return new HostHelper(binary, owner);
+  /**
+   * `owner` is the directory of the program it works for: a later program recognises it by that. One that puts paths together
+   * from what others say gives it a `reach`.
+   */
+  static start(
+    owner = '',
+    reach: Reach | 'anywhere' = 'anywhere',
+    binary = nativeBinary('forkd-host-helper'),
+  ): HostHelper {
+    return new HostHelper(binary, owner, reach);
   }
 
-  private constructor(binary: string, owner: string) {
+  private constructor(binary: string, owner: string, reach: Reach | 'anywhere') {
     this.#child = spawn(binary, [owner], { stdio: ['ignore', 'ignore', 'inherit', 'pipe', 'ipc'], env: {} });
     this.#arrivals = new Arrivals(this.#child);
     this.#socket = this.#child.stdio[3] as Duplex;
@@ -108,6 +125,9 @@ export class HostHelper implements AsyncDisposable {
         resolve();
       });
     });
+    const files = reach === 'anywhere' ? { files: reach } : { files: 'only', ...reach };
+    // Who asks for something is told why that fails.
+    this.#call('reach', files, Done).catch(() => {});
   }
 
   /** Settles when it is gone, wanted or not. */

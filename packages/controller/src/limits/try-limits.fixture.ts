@@ -34,7 +34,8 @@ export interface Outcome {
 const [own = ''] = process.argv.slice(2);
 const rounds: Trial[][] = JSON.parse(readFileSync(0, 'utf8'));
 const cgroups = new Cgroups(own);
-const helper = HostHelper.start(own, new URL('forkd-host-helper', import.meta.url).pathname);
+const reach = { within: [own], read: ['/bin/sh'] };
+const helper = HostHelper.start(own, reach, new URL('forkd-host-helper', import.meta.url).pathname);
 const outcomes: Outcome[][] = [];
 for (const round of rounds) outcomes.push(await Promise.all(round.map(attempt)));
 await cgroups.sweep(new Set());
