@@ -8,6 +8,7 @@ import {
   type NetworkPolicy,
   newSandboxId,
 } from '@forkd/protocol';
+import type { Branching } from './branches.js';
 import { guarded } from './cancel.js';
 import { claim } from './claim.js';
 import { now } from './clock.js';
@@ -25,7 +26,7 @@ import { recover } from './recovery.js';
 import { outdated, type Removal, type Retention } from './retention.js';
 import { Rollback } from './rollback.js';
 import type { Sandbox } from './sandbox.js';
-import { type Branching, MAX_CHILDREN, Sandboxes } from './sandboxes.js';
+import { MAX_CHILDREN, Sandboxes } from './sandboxes.js';
 import { bytesOf, type SnapshotMeta } from './snapshot.js';
 import { type SnapshotChanges, type SnapshotInMaking, Snapshots, type SnapshotView } from './snapshots.js';
 import { type Source, savedSource } from './source.js';

@@ -1,7 +1,8 @@
 import { ForkdError } from '@forkd/protocol';
+import { about } from './about.js';
 import type { Parts } from './parts.js';
 import type { Sandbox } from './sandbox.js';
-import { about, type Sandboxes } from './sandboxes.js';
+import type { Sandboxes } from './sandboxes.js';
 import type { SandboxRecord } from './store/records.js';
 import type { Store } from './store/store.js';
 

@@ -50,8 +50,37 @@ export interface Timeline {
   ready: number;
 }
 
+/** What a sandbox is made of, when its VM runs and its guest has answered. */
+interface Making {
+  id: string;
+  directory: string;
+  snapshot: SnapshotMeta;
+  vm: Vm;
+  guest: GuestClient;
+  owner: string;
+  guestBranch: boolean;
+  keeper: Keeper;
+  /** Has all of it. */
+  scope: Scope;
+  end: Promise<SandboxExit>;
+  timeline?: Timeline;
+}
+
 /** One running VM, child of a snapshot. `guest` is how to use it. */
 export class Sandbox implements AsyncDisposable {
+  /** Another one after it was promoted. */
+  id: string;
+  /** Holds its writable disk, `upper.img`. */
+  readonly directory: string;
+  readonly snapshot: SnapshotMeta;
+  readonly vm: Vm;
+  /** Another one when it goes on after it was adopted paused. */
+  guest: GuestClient;
+  readonly owner: string;
+  /** Whether its processes may ask for branches. */
+  readonly guestBranch: boolean;
+  /** Not known of one that was adopted. */
+  readonly timeline: Timeline | undefined;
   /** Settles when the VM has ended, for whatever reason, and nothing is left of it. */
   readonly exited: Promise<SandboxExit>;
   paused = false;
@@ -85,7 +114,8 @@ export class Sandbox implements AsyncDisposable {
     const timeline = { started, restored, ready: performance.now() };
     const end = exitOf(parts.cgroups, vm, place, memoryLimit);
     const { owner, keeper } = birth;
-    return new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), end, timeline);
+    const made = { id, directory, snapshot, vm, guest, owner, guestBranch, keeper, end, timeline };
+    return new Sandbox({ ...made, scope: scope.release() });
   }
 
   /** Takes over one that an earlier program has started. One that cannot be taken over is ended. */
@@ -107,7 +137,8 @@ export class Sandbox implements AsyncDisposable {
     scope.add(() => guest.close());
     const end = exitOf(parts.cgroups, vm, record.place, record.memory_limit_mib);
     const [owner, guestBranch] = [record.owner, record.guest_branch === 1];
-    const sandbox = new Sandbox(id, directory, snapshot, vm, guest, owner, guestBranch, keeper, scope.release(), end);
+    const made = { id, directory, snapshot, vm, guest, owner, guestBranch, keeper, end };
+    const sandbox = new Sandbox({ ...made, scope: scope.release() });
     sandbox.paused = paused;
     sandbox.#isHeard = !paused;
     // A promotion may have been cut short when its guest had been told already, and its record had not.
@@ -115,26 +146,17 @@ export class Sandbox implements AsyncDisposable {
     return sandbox;
   }
 
-  private constructor(
-    /** Another one after it was promoted. */
-    public id: string,
-    /** Holds its writable disk, `upper.img`. */
-    readonly directory: string,
-    readonly snapshot: SnapshotMeta,
-    readonly vm: Vm,
-    /** Another one when it goes on after it was adopted paused. */
-    public guest: GuestClient,
-    readonly owner: string,
-    /** Whether its processes may ask for branches. */
-    readonly guestBranch: boolean,
-    keeper: Keeper,
-    scope: Scope,
-    end: Promise<SandboxExit>,
-    /** Not known of one that was adopted. */
-    readonly timeline?: Timeline,
-  ) {
+  private constructor({ scope, end, ...made }: Making) {
+    this.id = made.id;
+    this.directory = made.directory;
+    this.snapshot = made.snapshot;
+    this.vm = made.vm;
+    this.guest = made.guest;
+    this.owner = made.owner;
+    this.guestBranch = made.guestBranch;
+    this.timeline = made.timeline;
     this.#scope = scope;
-    this.#keeper = keeper;
+    this.#keeper = made.keeper;
     this.exited = end.then(async (exit) => {
       this.guest.close(
         new ForkdError('vmm_exited', `the VM of sandbox ${this.id} has ended\n${exit.lastWords}`.trimEnd()),
