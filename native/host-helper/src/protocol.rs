@@ -228,6 +228,14 @@ pub struct DropNetwork {
     pub network: u64,
 }
 
+/// What a guest has sent in vain.
+#[derive(Serialize)]
+pub struct Drops {
+    pub spoofed: u64,
+    pub udp: u64,
+    pub other: u64,
+}
+
 #[derive(Serialize)]
 #[serde(untagged)]
 pub enum Reply {
@@ -238,7 +246,7 @@ pub enum Reply {
     Captured { dirty_bytes: u64, written_bytes: u64, physical_bytes: u64 },
     Injected { bytes: u64 },
     Network { network: u64 },
-    Drops { spoofed: u64, dropped: u64 },
+    Drops(Drops),
     Compared { pages: u64, changed: u64 },
     Done {},
 }

@@ -4,12 +4,14 @@
 
 use crate::netlink::{self, Attributes, Batch};
 use crate::network::{Wiring, PROXY_PORT, TAP};
+use crate::protocol::Drops;
 use std::io::{Error, ErrorKind};
 
 const TABLE: &str = "forkd";
 /// Counters: frames with a sender that is not the guest's, and packets for which there is no way out.
 const SPOOFED: &str = "spoofed";
-const DROPPED: &str = "dropped";
+const UDP: &str = "udp";
+const OTHER: &str = "other";
 
 const NETDEV: u8 = 5;
 const INET: u8 = 1;
@@ -39,8 +41,8 @@ pub fn install(wiring: &Wiring) -> Result<(), Error> {
 }
 
 /// How many frames and packets were dropped so far, in the namespace of this thread.
-pub fn drops() -> Result<(u64, u64), Error> {
-    Ok((count(NETDEV, SPOOFED)?, count(INET, DROPPED)?))
+pub fn drops() -> Result<Drops, Error> {
+    Ok(Drops { spoofed: count(NETDEV, SPOOFED)?, udp: count(INET, UDP)?, other: count(INET, OTHER)? })
 }
 
 fn count(family: u8, counter: &str) -> Result<u64, Error> {
@@ -52,7 +54,7 @@ fn count(family: u8, counter: &str) -> Result<u64, Error> {
 
 fn ingress(batch: &mut Batch, wiring: &Wiring) {
     let hook = Attributes::default().big(1, 0).big(2, 0).text(3, TAP);
-    table(batch, NETDEV, SPOOFED, "ingress", hook);
+    table(batch, NETDEV, &[SPOOFED], "ingress", hook);
     let from_guest = |kind: u16| Rule::default().meta(1, &kind.to_be_bytes()).payload(LINK, 6, &wiring.guest_mac);
     let arp = from_guest(ARP).payload(NETWORK, 0, &ARP_REQUEST).payload(NETWORK, 8, &wiring.guest_mac);
     let rules = [
@@ -68,7 +70,7 @@ fn ingress(batch: &mut Batch, wiring: &Wiring) {
 
 fn prerouting(batch: &mut Batch, wiring: &Wiring) {
     let hook = Attributes::default().big(1, 0).big(2, MANGLE as u32);
-    table(batch, INET, DROPPED, "prerouting", hook);
+    table(batch, INET, &[UDP, OTHER], "prerouting", hook);
     let (gateway4, gateway6) = (wiring.gateway4.octets(), wiring.gateway6.octets());
     let to_gateway = |family: i32, protocol: i32| {
         let rule = Rule::default().meta(15, &[family as u8]);
@@ -93,18 +95,21 @@ fn prerouting(batch: &mut Batch, wiring: &Wiring) {
         tcp().to_proxy().accept(),
         // Nobody listens: every address is the namespace's own, so the kernel refuses the connection.
         tcp().accept(),
-        Rule::default().count(DROPPED).drop(),
+        Rule::default().meta(16, &[libc::IPPROTO_UDP as u8]).count(UDP).drop(),
+        Rule::default().count(OTHER).drop(),
     ];
     for rule in rules {
         rule.add(batch, INET, "prerouting");
     }
 }
 
-fn table(batch: &mut Batch, family: u8, counter: &str, chain: &str, hook: Attributes) {
+fn table(batch: &mut Batch, family: u8, counters: &[&str], chain: &str, hook: Attributes) {
     let create = libc::NLM_F_CREATE;
     batch.add(kind(libc::NFT_MSG_NEWTABLE), create, &head(family), Attributes::default().text(1, TABLE));
-    let object = Attributes::default().text(1, TABLE).text(2, counter).big(3, 1).nest(4, Attributes::default());
-    batch.add(kind(libc::NFT_MSG_NEWOBJ), create, &head(family), object);
+    for counter in counters {
+        let object = Attributes::default().text(1, TABLE).text(2, counter).big(3, 1).nest(4, Attributes::default());
+        batch.add(kind(libc::NFT_MSG_NEWOBJ), create, &head(family), object);
+    }
     // Policy 0: what no rule accepts is dropped.
     let base = Attributes::default().text(1, TABLE).text(3, chain).nest(4, hook).big(5, 0).text(7, "filter");
     batch.add(kind(libc::NFT_MSG_NEWCHAIN), create, &head(family), base);

@@ -19,6 +19,7 @@ import { Events } from './events.js';
 import { Admission, type AdmissionOptions } from './limits/admission.js';
 import { type CgroupOptions, Cgroups } from './limits/cgroups.js';
 import type { SandboxLimits } from './limits/settings.js';
+import type { DropCounts } from './network/drops.js';
 import { type NetworkOptions, Networks } from './network/networks.js';
 import type { Parts } from './parts.js';
 import { promote } from './promote.js';
@@ -342,6 +343,11 @@ export class Controller implements AsyncDisposable {
 
   changeNetwork(id: string, changes: { policy: NetworkPolicy; rules?: EgressRules | undefined }): SandboxRecord {
     return this.#sandboxes.changeNetwork(id, changes);
+  }
+
+  /** What guests have sent in vain. */
+  get networkDrops(): DropCounts {
+    return this.#parts.networks.drops;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -112,6 +112,21 @@ it('a guest reaches what its policy allows, with a secret it never sees, until t
   expect(seen).toHaveLength(1);
 });
 
+it('what gets nowhere is counted, for the sandbox and for all', async () => {
+  const drops = async () => (await daemon.call(`/v1/sandboxes/${id}/network`)).body.drops;
+  const before = await drops();
+  await python(`
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    for _ in range(5): s.sendto(b'anybody there?', ('${NOWHERE}', 123))
+`);
+  const after = await drops();
+  expect(after).toMatchObject({ udp: before.udp + 5, spoofed: before.spoofed });
+  const text = (await daemon.call('/metrics')).text;
+  const all = Number(/^forkd_network_drops_total\{reason="udp"\} (\d+)$/m.exec(text)?.[1]);
+  expect(all).toBeGreaterThanOrEqual(after.udp);
+});
+
 it('it goes on so in a fork, and after the daemon was killed', async () => {
   await allow({ allow: ['api.example', `127.0.0.1:${port}`] });
   const source = id;

@@ -1,5 +1,5 @@
 import type { Timeline } from '@forkd/controller';
-import { type EventType, type ForkdEvent, type NetworkCounters, ROUTES } from '@forkd/protocol';
+import { type EventType, type ForkdEvent, type NetworkCounters, type NetworkDrops, ROUTES } from '@forkd/protocol';
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client';
 import type { Operation } from './operation.js';
 
@@ -54,6 +54,7 @@ export const metrics = {
   egressBytes: counter('forkd_egress_bytes_total', 'What went through their connections.', ['direction']),
   egressNames: counter('forkd_egress_dns_total', 'Names sandboxes have asked for.', ['outcome']),
   egressOpen: gauge('forkd_egress_connections_open', 'Connections of sandboxes that are open.'),
+  networkDrops: counter('forkd_network_drops_total', 'What sandboxes have sent in vain.', ['reason']),
   bootSeconds: seconds('forkd_boot_seconds', 'From starting a VM for a new snapshot to its agent answering.'),
 };
 
@@ -76,12 +77,13 @@ export function observeRequest({ route, request, status, seconds, outcome, endle
 }
 
 /** What is counted elsewhere, since the daemon began. */
-export function observeEgress(totals: NetworkCounters): void {
+export function observeEgress(totals: NetworkCounters, drops: NetworkDrops): void {
   const { allowed, denied, bytes_sent: sent, bytes_received: received, open } = totals;
   const { dns_answered: answered, dns_denied, dns_dropped: dropped } = totals;
   set(metrics.egressConnections, 'decision', { allowed, denied });
   set(metrics.egressBytes, 'direction', { sent, received });
   set(metrics.egressNames, 'outcome', { answered, denied: dns_denied, dropped });
+  set(metrics.networkDrops, 'reason', drops);
   metrics.egressOpen.set(open);
 }
 

@@ -27,7 +27,7 @@ export const Injected = z.object({ bytes: z.number() });
 export const Done = z.object({});
 
 export const Network = z.object({ network: z.number() });
-export const Drops = z.object({ spoofed: z.number(), dropped: z.number() });
+export const Drops = z.object({ spoofed: z.number(), udp: z.number(), other: z.number() });
 
 export const Tsc = z.object({ khz: z.number().int().positive() });
 

@@ -212,7 +212,7 @@ export class HostHelper implements AsyncDisposable {
     return this.#arrived(network);
   }
 
-  /** What a guest has sent in vain: frames that do not come from it, and packets that there is no way for. */
+  /** What a guest has sent in vain: frames that do not come from it, and packets that there is no way for, UDP other than DNS among them. */
   networkDrops({ pid, startTime }: ProcessName): Promise<z.infer<typeof Drops>> {
     return this.#call('network_drops', { pid, start_time: startTime }, Drops);
   }

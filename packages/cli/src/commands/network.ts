@@ -22,7 +22,7 @@ export const network = command({
   },
 });
 
-function described(output: Output, { preset, allow, deny, rules, counters, decisions }: NetworkInfo): string {
+function described(output: Output, { preset, allow, deny, rules, counters, drops, decisions }: NetworkInfo): string {
   const headers = Object.entries(rules).map(([host, rule]) => `${host}: ${rule.headers.join(', ')}`);
   const rows = [
     ['preset', preset],
@@ -32,6 +32,7 @@ function described(output: Output, { preset, allow, deny, rules, counters, decis
     ['connections', `${counters.allowed} allowed, ${counters.denied} denied, ${counters.open} open`],
     ['bytes', `${bytes(counters.bytes_sent)} sent, ${bytes(counters.bytes_received)} received`],
     ['names', `${counters.dns_answered} answered, ${counters.dns_denied} denied, ${counters.dns_dropped} dropped`],
+    ['dropped', drops ? `${drops.udp} UDP, ${drops.other} other, ${drops.spoofed} with another sender` : '-'],
   ];
   const recent = decisions
     .slice(-10)

@@ -2,6 +2,7 @@ import { relative } from 'node:path';
 import type { Nic, Vm } from '@forkd/engine';
 import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
 import { asForkdError, ForkdError } from '@forkd/protocol';
+import { DropCounts } from './drops.js';
 import { closed, type Uplink } from './uplink.js';
 import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
 
@@ -37,6 +38,8 @@ export class Networks {
   readonly #uplink: Uplink;
   readonly #spare: Promise<HostNetwork>[] = [];
   readonly #attached = new Map<string, NetworkSockets>();
+  /** What guests have sent in vain, by place. */
+  readonly drops: DropCounts;
   #isClosed = false;
 
   constructor(
@@ -48,6 +51,7 @@ export class Networks {
     this.#mode = mode;
     this.#wiring = wiringOf(range);
     this.#uplink = uplink;
+    this.drops = new DropCounts(helper);
   }
 
   /** For a new snapshot; `null`: it will have no network device. */
@@ -74,7 +78,7 @@ export class Networks {
     this.#attach(place, sockets, sandbox);
     try {
       const vm = await start({ nic: { network: number, mac: wiring.guestMac } });
-      void vm.exited.then(() => this.#detach(place, sockets));
+      this.#follow(place, sockets, vm);
       return vm;
     } catch (thrown) {
       this.#detach(place, sockets);
@@ -89,7 +93,7 @@ export class Networks {
     const place = relative(this.own, directory);
     const sockets = await this.helper.openNetwork(vm);
     this.#attach(place, sockets, sandbox);
-    void vm.exited.then(() => this.#detach(place, sockets));
+    this.#follow(place, sockets, vm);
   }
 
   /** Namespaces last as long as their VMs; what is closed here is our end of them. */
@@ -137,10 +141,16 @@ export class Networks {
     this.#uplink.attach(place, sockets, sandbox);
   }
 
+  #follow(place: string, sockets: NetworkSockets, vm: Vm): void {
+    this.drops.watch(place, vm);
+    void vm.exited.then(() => this.#detach(place, sockets));
+  }
+
   #detach(place: string, sockets: NetworkSockets): void {
     if (this.#attached.get(place) !== sockets) return;
     this.#attached.delete(place);
     this.#uplink.detach(place);
+    this.drops.forget(place);
     closeSockets(sockets);
   }
 }

@@ -6,12 +6,13 @@ import { serveRoute } from '../serve-route.js';
 import { visibleSandbox } from '../visible.js';
 
 export function networkRoutes(app: FastifyInstance, controller: Controller, outlets: Outlets): void {
-  const info = ({ id, place, policy }: SandboxRecord): NetworkInfo => {
+  const info = async ({ id, place, policy }: SandboxRecord): Promise<NetworkInfo> => {
     const rules = Object.entries(controller.store.rules(id)?.rules ?? {});
     return {
       ...policy,
       rules: Object.fromEntries(rules.map(([host, { headers }]) => [host, { headers: Object.keys(headers) }])),
       ...outlets.egress.report(place),
+      drops: await controller.networkDrops.of(place),
     };
   };
   serveRoute(app, ROUTES.getNetwork, ({ params, request }) =>

@@ -12,7 +12,7 @@ export function systemRoutes(app: FastifyInstance, controller: Controller, outle
     metrics.snapshots.set((await controller.snapshots()).length);
     metrics.sandboxes.set(controller.sandboxes().length);
     metrics.branches.set(controller.branching);
-    observeEgress(outlets.egress.totals());
+    observeEgress(outlets.egress.totals(), await controller.networkDrops.totals());
     const { type, text } = await metricsText();
     return reply.type(type).send(text);
   });

@@ -107,10 +107,23 @@ export const NetworkCounters = z.object({
 });
 export type NetworkCounters = z.infer<typeof NetworkCounters>;
 
+/** What a sandbox has sent in vain, since its VM was started. */
+export const NetworkDrops = z.object({
+  /** Frames whose sender is not the sandbox: MAC address, IP address or ARP. */
+  spoofed: z.number().int(),
+  /** UDP to anything but the resolver. */
+  udp: z.number().int(),
+  /** ICMP to anything but the gateway, and all other protocols. */
+  other: z.number().int(),
+});
+export type NetworkDrops = z.infer<typeof NetworkDrops>;
+
 export const NetworkInfo = NetworkPolicy.extend({
   /** Names of the headers that are set, never their values. */
   rules: z.record(z.string(), z.object({ headers: z.array(z.string()) })),
   counters: NetworkCounters,
+  /** `null`: it has no network. */
+  drops: NetworkDrops.nullable(),
   /** The most recent ones, newest last. */
   decisions: z.array(NetworkDecision),
 });
