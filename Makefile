@@ -38,7 +38,7 @@ bench-density: build ## as many idle children as fit in 8 GiB; last line is JSON
 bench-walls: build ## what jail and network add to the fan-out; last line is JSON
 	@node bench/dist/walls.js --n $(N) --recipe $(RECIPE)
 
-bench-egress: build ## how long a change of policy takes to be felt, and what the proxy costs; last line is JSON
+bench-egress: build ## how long a change of policy takes to be felt, and what a guest sends and gets through its tap with the proxy and without; last line is JSON
 	@node bench/dist/egress.js
 
 torture: N = 50

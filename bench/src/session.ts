@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs';
 import { basename, dirname, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { Controller } from '@forkd/controller';
+import { Controller, type NetworkOptions } from '@forkd/controller';
 import { QemuEngine } from '@forkd/engine-qemu';
 import { HostHelper, nativeBinary } from '@forkd/host';
 import { buildInitramfs, buildKernel, loadRecipe, type Recipe } from '@forkd/images';
@@ -26,7 +26,10 @@ export interface Session {
  * Runs one program against a controller of its own. Whatever happens (an error, Ctrl-C, kill) every VM, directory and socket
  * is gone afterwards; an error ends the process with one message and a hint.
  */
-export async function inSession(program: (session: Session) => Promise<void>): Promise<void> {
+export async function inSession(
+  program: (session: Session) => Promise<void>,
+  network: NetworkOptions = {},
+): Promise<void> {
   const stop = new AbortController();
   const cancel = (): void =>
     stop.abort(new ForkdError('cancelled', 'interrupted', { hint: 'Everything was cleaned up.' }));
@@ -47,8 +50,8 @@ export async function inSession(program: (session: Session) => Promise<void>): P
     const { path: initramfs } = await buildInitramfs(kernel, agent, initramfsOptions);
     const proof = { kernel: kernel.path, initramfs };
     const engine = new QemuEngine({ helper, cache: `${data}/probe`, proof, ...(args.noJail && { jail: 'none' }) });
-    const options = process.env.FORKD_NETWORK === 'none' ? ({ network: { mode: 'none' } } as const) : {};
-    await using controller = await Controller.open(data, engine, helper, options);
+    const mode = process.env.FORKD_NETWORK === 'none' ? 'none' : 'auto';
+    await using controller = await Controller.open(data, engine, helper, { network: { mode, ...network } });
     await program({ args, recipe, name: recipeName(args.recipe), controller, helper, signal: stop.signal });
     stop.signal.throwIfAborted();
   } catch (thrown) {
