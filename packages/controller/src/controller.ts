@@ -106,7 +106,7 @@ export class Controller implements AsyncDisposable {
     if (lasting) scope.add(await claim(data.own));
     const store = new SqliteStore(lasting ? data.state : ':memory:');
     scope.add(() => store.close());
-    const networks = new Networks(helper, data.own, network);
+    const networks = new Networks(helper, engine, data.own, network);
     scope.add(() => networks.close());
     const cgroups = new Cgroups(data.own, limits);
     const admission = new Admission(store, limits);

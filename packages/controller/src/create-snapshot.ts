@@ -65,7 +65,7 @@ export async function createSnapshot(
   const draft = await makeDraft(data, tag, scope);
   await lay(images, draft, parts.helper);
   const network = await parts.networks.wiring();
-  const wired = network ? 'network' : 'no network';
+  const wired = network ? (network.backend === 'tap' ? 'network' : 'closed network') : 'no network';
   report({ step: 'boot', detail: `${machine.memoryMib} MiB, ${machine.vcpus} vCPU, ${accel}, ${wired}` });
   const hail = randomBytes(16).toString('hex');
   const warming = { ...options, network, hail, report, signal };

@@ -6,7 +6,21 @@ import type { RulesRecord, SandboxRecord } from './store/records.js';
 import type { Store } from './store/store.js';
 
 /** Of new sandboxes: what is wished for, else that of the snapshot, else that of the daemon. More than the snapshot's must be said. */
-export function policyOf({ tag, policy }: SnapshotMeta, wish: NetworkWish | undefined, fallback: NetworkPolicy) {
+export function policyOf(snapshot: SnapshotMeta, wish: NetworkWish | undefined, fallback: NetworkPolicy) {
+  const policy = wishedPolicy(snapshot, wish, fallback);
+  checkWire(snapshot, policy);
+  return policy;
+}
+
+/** Where nothing leads out, nobody shall believe that something did. */
+export function checkWire({ tag, network }: SnapshotMeta, { preset, allow }: NetworkPolicy): void {
+  if (network?.backend !== 'user' || (preset === 'none' && allow.length === 0)) return;
+  throw new ForkdError('host_unfit', `snapshot ${tag} was made without a tap: its sandboxes can reach nothing`, {
+    hint: 'Ask for {"network": {"preset": "none"}}; or see `forkd doctor`, and create the snapshot again where a tap can be made.',
+  });
+}
+
+function wishedPolicy({ tag, policy }: SnapshotMeta, wish: NetworkWish | undefined, fallback: NetworkPolicy) {
   if (!wish) return policy ?? fallback;
   const more = policy && !wish.widen ? widening(wish.policy, policy, ownAddresses()) : undefined;
   if (more === undefined) return wish.policy;

@@ -129,7 +129,7 @@ export class Sandbox implements AsyncDisposable {
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
     // Without it the guest finds every connection refused.
-    if (snapshot.network) await parts.networks.adopt({ directory, sandbox: id }, vm).catch(() => {});
+    if (snapshot.network?.backend === 'tap') await parts.networks.adopt({ directory, sandbox: id }, vm).catch(() => {});
     const paused = state === 'paused';
     // The program before may have ended between the order and its record: the record is what counts.
     await (paused ? vm.pause() : vm.resume());

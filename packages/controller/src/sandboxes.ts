@@ -8,6 +8,7 @@ import { now } from './clock.js';
 import { Endings } from './endings.js';
 import { LiveSandboxes } from './live-sandboxes.js';
 import type { Parts } from './parts.js';
+import { checkWire } from './policy.js';
 import type { Keeper, Sandbox } from './sandbox.js';
 import type { SnapshotInMaking, Snapshots } from './snapshots.js';
 import type { Sources } from './sources.js';
@@ -184,7 +185,8 @@ export class Sandboxes implements Keeper {
     { policy, rules }: { policy: NetworkPolicy; rules?: EgressRules | undefined },
   ): SandboxRecord {
     const { store } = this.parts;
-    const { owner } = this.get(id);
+    const { owner, snapshot } = this.get(id);
+    checkWire(snapshot, policy);
     if (rules) store.setRules({ subject: id, owner, rules });
     return store.changeSandbox(id, { policy });
   }

@@ -54,7 +54,7 @@ export interface Config {
 
 const DefaultLimits = z.strictObject({ ...LimitFields, memory_limit_mib: whole(16, 1 << 20).optional() });
 
-const NETWORKS = ['auto', 'tap', 'none'] as const;
+const NETWORKS = ['auto', 'tap', 'user', 'none'] as const;
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent'];
 
 /** Checks everything that can be checked without opening a file. */

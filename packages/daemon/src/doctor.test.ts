@@ -93,12 +93,20 @@ describe('this host', () => {
     const seen = await examine(['--data', data]);
     for (const name of ['platform', 'user', 'node', 'native binaries', 'qemu', 'data directory', 'live branch'])
       expect(seen[name]).toMatchObject({ status: 'pass' });
+    expect(seen.network).toMatchObject({ status: 'pass', detail: expect.stringMatching(/^tap: /) });
     expect(seen.engine!.detail).toMatch(/^qemu with (kvm|tcg) .*firecracker: passed over/);
     if (existsSync('/dev/kvm') && seen['kernel image']!.status === 'pass')
       expect(seen['kvm guest']!.detail).toMatch(/guest/);
     expect(readdirSync(data)).toEqual(['images']);
     const left = readdirSync(tmpdir()).filter((name) => name.startsWith('forkd-doctor-'));
     expect(left).toEqual(before);
+  });
+
+  it('without /dev/net/tun has a closed network, and the reason is said', async () => {
+    const hidden = ['unshare', '-m', 'sh', '-c', 'mount -t tmpfs none /dev/net && exec "$0" "$@"'];
+    const seen = await examine(['--data', `${root}/absent`], {}, hidden);
+    expect(seen.network).toMatchObject({ status: 'warn', detail: expect.stringMatching(/^user: .*\/dev\/net\/tun/) });
+    expect(seen.tun).toMatchObject({ status: 'warn' });
   });
 
   it('is shown to people as a table with hints', async () => {

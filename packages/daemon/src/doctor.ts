@@ -33,7 +33,9 @@ async function main(): Promise<void> {
     const proof = await proofGuest(kernel, scratch);
     return new QemuEngine({ helper, scratch, ...(proof ? { proof } : {}) });
   });
-  const host = { ...given, helper, scratch, kernel, probe: async () => (await engine()).probe() };
+  const probe = async () => (await engine()).probe();
+  const userNetwork = async () => (await engine()).userNetwork();
+  const host = { ...given, helper, scratch, kernel, probe, userNetwork };
   const results = report(await Promise.all(CHECKS.map((check) => runCheck(check, host))));
   await helper[Symbol.asyncDispose]();
   await rm(scratch, { recursive: true, force: true });

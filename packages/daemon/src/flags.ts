@@ -64,7 +64,7 @@ export const FLAGS = {
   network: {
     takes: 'MODE',
     env: 'FORKD_NETWORK',
-    help: 'tap: VMs have a network device; none: they have none; auto: new snapshots have one where the host can',
+    help: 'of new snapshots: tap; user: a device that reaches nothing; none: no device; auto: the first that this host can',
     fallback: 'auto',
   },
   'network-range': {

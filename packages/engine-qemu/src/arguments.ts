@@ -70,12 +70,19 @@ function diskArguments({ path, readOnly }: Disk, index: number): string[] {
  * The guest may send large segments, but is not sent any: that would be set at the tap when its driver starts, and a copy of a VMM
  * gets a tap that no driver was started with. Nobody is told of a VM that moved, because the wire of every VM is its own.
  */
-function nicArguments({ mac }: Nic): string[] {
+function nicArguments({ mac, wire }: Nic): string[] {
   const off = ['csum', 'tso4', 'tso6', 'ecn', 'ufo', 'announce'].map((feature) => `guest_${feature}=off`).join(',');
+  const backend = 'network' in wire ? 'tap,id=net,fd={fd:tap},vhost=off' : closed(wire);
   return [
-    ...['-netdev', 'tap,id=net,fd={fd:tap},vhost=off', '-device', `virtio-net-device,netdev=net,mac=${mac},${off}`],
+    ...['-netdev', backend, '-device', `virtio-net-device,netdev=net,mac=${mac},${off}`],
     ...['-global', 'migration.announce-rounds=0'],
   ];
+}
+
+/** QEMU's own network. Restricted, it neither forwards nor resolves anything, and asks nobody: it needs no socket. */
+function closed({ guest4, gateway4, gateway6 }: Exclude<Nic['wire'], { network: number }>): string {
+  const ipv4 = `net=${gateway4}/30,host=${gateway4},dhcpstart=${guest4}`;
+  return `user,id=net,restrict=on,${ipv4},ipv6-net=${gateway6}/64,ipv6-host=${gateway6}`;
 }
 
 function socket(name: (typeof SOCKETS)[number]): string {

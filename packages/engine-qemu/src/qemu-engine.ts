@@ -66,6 +66,20 @@ export class QemuEngine implements Engine {
     return wanted;
   }
 
+  /** Some builds of QEMU are without it. */
+  async userNetwork(): Promise<AccelReport> {
+    try {
+      const { stdout } = await promisify(execFile)(this.#binary, ['-netdev', 'help'], { timeout: 10_000 });
+      const usable = /^user$/m.test(stdout);
+      return {
+        usable,
+        reason: usable ? 'QEMU has a network of its own' : 'QEMU was built without a network of its own',
+      };
+    } catch {
+      return { usable: false, reason: `${this.#binary} is not installed or does not run` };
+    }
+  }
+
   async boot(given: BootSpec): Promise<Vm> {
     const spec = absolute(given);
     checkSpec(spec);

@@ -117,7 +117,7 @@ export class QemuVm implements Vm {
     };
     const started = await helper.spawn({
       ...{ tied, cgroups, open, env },
-      ...(nic && { network: nic.network }),
+      ...networkOf(nic),
       argv: jail ? [jail.program, ...argv.slice(1)] : argv,
       log: `${directory}/vmm.log`,
       listen: SOCKETS.map((name) => ({ name, path: `${directory}/${name}.sock` })),
@@ -294,7 +294,7 @@ export class QemuVm implements Vm {
   ): Promise<ForkSpec> {
     for (const name of ['vmm.log', SAVED]) await writeFile(`${directory}/${name}`, '', { mode: 0o600 });
     const own = { from: this.#directory, to: directory, orders, tied, cgroups };
-    return { ...own, ...(nic && { network: nic.network }), ...(jail && { jail }) };
+    return { ...own, ...networkOf(nic), ...(jail && { jail }) };
   }
 
   /** Puts a diff over the memory of a VM that waits for its devices, then loads those. */
@@ -368,4 +368,8 @@ export class QemuVm implements Vm {
 async function largestFile({ write, memoryMib }: Launch): Promise<number> {
   const sizes = await Promise.all(write.map(async (path) => (await stat(path)).size));
   return Math.max(FILE_BYTES, memoryMib * MIB, ...sizes);
+}
+
+function networkOf(nic: Nic | undefined): { network?: number } {
+  return nic && 'network' in nic.wire ? { network: nic.wire.network } : {};
 }

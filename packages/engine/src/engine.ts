@@ -19,9 +19,9 @@ export interface Disk {
 
 /** The one network device of a VM. */
 export interface Nic {
-  /** The number of a network of the host helper: the device is the other end of its tap. */
-  network: number;
   mac: string;
+  /** Where it ends: at the tap of a network of the host helper, or in the VMM, which plays a gateway with nothing behind it. */
+  wire: { network: number } | { guest4: string; gateway4: string; gateway6: string };
 }
 
 interface Placement {
@@ -177,6 +177,8 @@ export interface Engine {
   probe(): Promise<ProbeReport>;
   /** The accelerator `auto` stands for here, or the wanted one; throws `engine_unavailable` with the reason. */
   accel(wanted: Accel | 'auto'): Promise<Accel>;
+  /** Whether it can play the gateway of a VM itself, where the host can make no tap. Never throws. */
+  userNetwork(): Promise<AccelReport>;
   boot(spec: BootSpec): Promise<Vm>;
   restore(spec: RestoreSpec): Promise<Vm>;
   /** Takes hold of a running VM; throws `vmm_exited` if it is gone. */

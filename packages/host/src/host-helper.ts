@@ -200,7 +200,8 @@ export class HostHelper implements AsyncDisposable {
 
   /** A network namespace of its own. It goes away with its tap and its sockets: when the VMM has ended and the sockets are closed. */
   async makeNetwork(wiring: Wiring): Promise<HostNetwork> {
-    const { guestMac, gatewayMac, ...addresses } = wiring;
+    const { guestMac, gatewayMac, guest4, gateway4, guest6, gateway6 } = wiring;
+    const addresses = { guest4, gateway4, guest6, gateway6 };
     const macs = { guest_mac: macBytes(guestMac), gateway_mac: macBytes(gatewayMac) };
     const { network } = await this.#call('make_network', { wiring: { ...addresses, ...macs } }, Network);
     return { number: network, sockets: await this.#arrived(network) };

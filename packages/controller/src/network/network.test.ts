@@ -6,7 +6,7 @@ import type { NetworkSockets } from '@forkd/host';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { Sandbox } from '../sandbox.js';
 import { close, dataDirectory, openController, plainRecipe, startProgram, until } from '../testing.js';
-import { Networks, SPARE } from './networks.js';
+import { type NetworkMode, Networks, SPARE } from './networks.js';
 import { tapsOf } from './taps.js';
 import type { Uplink } from './uplink.js';
 import { DEFAULT_RANGE, wiringOf } from './wiring.js';
@@ -170,13 +170,28 @@ it('without network there is no device, also where there could be one; snapshots
   const [result] = await own.spawn({ tag: 'dumb', n: 1 });
   expect(result!.ok && (await shell(result!.sandbox, 'ls /sys/class/net'))).toBe('lo');
   expect(tapsOf(own.helper.pid!)).toBe(0);
-  const none = new Networks(own.helper, '/', { mode: 'none' });
+  const none = new Networks(own.helper, own.engine, '/', { mode: 'none' });
   const start = () => Promise.reject(new Error('not to be called'));
-  await expect(none.connect({ directory: '/nowhere', wiring: wiringOf(DEFAULT_RANGE) }, start)).rejects.toMatchObject({
-    code: 'host_unfit',
-  });
+  const user = new Networks(own.helper, own.engine, '/', { mode: 'user' });
+  for (const networks of [none, user])
+    await expect(
+      networks.connect({ directory: '/nowhere', wiring: wiringOf(DEFAULT_RANGE) }, start),
+    ).rejects.toMatchObject({ code: 'host_unfit' });
   await close(own);
 }, 60_000);
+
+it('where no tap can be made, new snapshots have a closed network, or none, unless a tap is asked for', async () => {
+  const own = await openController(dataDirectory());
+  const failing = Object.assign(Object.create(own.helper), { makeNetwork: () => Promise.reject(new Error('no tun')) });
+  const without = { userNetwork: async () => ({ usable: false, reason: 'it has none' }) };
+  const made = (mode: NetworkMode, engine: ConstructorParameters<typeof Networks>[1] = own.engine) =>
+    new Networks(failing, engine, '/', { mode }).wiring();
+  expect(await made('auto')).toEqual({ ...wiringOf(DEFAULT_RANGE), backend: 'user' });
+  expect(await made('auto', without)).toBe(null);
+  for (const refused of [made('tap'), made('user', without)])
+    await expect(refused).rejects.toMatchObject({ code: 'host_unfit' });
+  await close(own);
+});
 
 it('a range that is not four private addresses is refused', () => {
   expect(wiringOf('192.168.4.8/30')).toMatchObject({ guest4: '192.168.4.10', gateway4: '192.168.4.9' });

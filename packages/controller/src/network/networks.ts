@@ -1,5 +1,5 @@
 import { relative } from 'node:path';
-import type { Nic, Vm } from '@forkd/engine';
+import type { Engine, Nic, Vm } from '@forkd/engine';
 import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
 import { asForkdError, ForkdError } from '@forkd/protocol';
 import { DropCounts } from './drops.js';
@@ -12,9 +12,14 @@ import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
  */
 export const SPARE = 16;
 
+export type NetworkMode = 'auto' | 'tap' | 'user' | 'none';
+
 export interface NetworkOptions {
-  /** `auto`: new snapshots have a network device where the host can make networks. `none`: no VM has one. @default auto */
-  mode?: 'auto' | 'tap' | 'none';
+  /**
+   * Of new snapshots. `tap`: a network of the host. `user`: one that the VMM plays, and out of which nothing leads. `none`: no
+   * device. `auto`: the first of these that can be made here. @default auto
+   */
+  mode?: NetworkMode;
   /** The addresses of the guests of new snapshots, four of which one is the guest's. */
   range?: string;
   /** @default nothing gets out */
@@ -33,7 +38,7 @@ export interface Ends {
 
 /** The networks of the VMs, one for each; some are always ready. */
 export class Networks {
-  readonly #mode: 'auto' | 'tap' | 'none';
+  readonly #mode: NetworkMode;
   readonly #wiring: Wiring;
   readonly #uplink: Uplink;
   readonly #spare: Promise<HostNetwork>[] = [];
@@ -44,6 +49,7 @@ export class Networks {
 
   constructor(
     private readonly helper: HostHelper,
+    private readonly engine: Pick<Engine, 'userNetwork'>,
     /** Holds the directories of the VMs: what their places are relative to. */
     private readonly own: string,
     { mode = 'auto', range = DEFAULT_RANGE, uplink = closed }: NetworkOptions = {},
@@ -57,13 +63,17 @@ export class Networks {
   /** For a new snapshot; `null`: it will have no network device. */
   async wiring(): Promise<Wiring | null> {
     if (this.#mode === 'none') return null;
-    try {
-      this.#spare.unshift(Promise.resolve(await this.#next(this.#wiring)));
-      return this.#wiring;
-    } catch (thrown) {
-      if (this.#mode === 'auto') return null;
-      throw thrown;
-    }
+    if (this.#mode !== 'user')
+      try {
+        this.#spare.unshift(Promise.resolve(await this.#next(this.#wiring)));
+        return this.#wiring;
+      } catch (thrown) {
+        if (this.#mode === 'tap') throw thrown;
+      }
+    const { usable, reason } = await this.engine.userNetwork();
+    if (usable) return { ...this.#wiring, backend: 'user' };
+    if (this.#mode === 'auto') return null;
+    throw new ForkdError('host_unfit', `no network can be made on this host: ${reason}`, { hint: REPAIR });
   }
 
   /** Starts a VM, on a wire of its own if it has a device for it, for as long as it lives. */
@@ -73,11 +83,17 @@ export class Networks {
       throw new ForkdError('host_unfit', 'the snapshot has a network device, and this forkd runs without network', {
         hint: 'Start forkd with --network tap, or create the snapshot again.',
       });
+    const { guestMac: mac, guest4, gateway4, gateway6 } = wiring;
+    if (wiring.backend === 'user') return start({ nic: { mac, wire: { guest4, gateway4, gateway6 } } });
+    if (this.#mode === 'user')
+      throw new ForkdError('host_unfit', 'the snapshot was made with a tap, and this forkd runs without', {
+        hint: 'Start forkd with --network tap, or create the snapshot again.',
+      });
     const place = relative(this.own, directory);
     const { number, sockets } = await this.#next(wiring);
     this.#attach(place, sockets, sandbox);
     try {
-      const vm = await start({ nic: { network: number, mac: wiring.guestMac } });
+      const vm = await start({ nic: { mac, wire: { network: number } } });
       this.#follow(place, sockets, vm);
       return vm;
     } catch (thrown) {
@@ -126,7 +142,7 @@ export class Networks {
       const cause = asForkdError(thrown);
       throw new ForkdError('host_unfit', `no network can be made on this host: ${cause.message}`, {
         cause,
-        hint: 'See `forkd doctor` for what is missing, or start forkd with --network none.',
+        hint: REPAIR,
       });
     }
   }
@@ -154,6 +170,8 @@ export class Networks {
     closeSockets(sockets);
   }
 }
+
+const REPAIR = 'See `forkd doctor` for what is missing, or start forkd with --network none.';
 
 function sameWiring(a: Wiring, b: Wiring): boolean {
   return a.guest4 === b.guest4 && a.guest6 === b.guest6 && a.guestMac === b.guestMac;

@@ -8,6 +8,8 @@ const Address6 = z.string().refine(isIPv6);
 
 /** The addresses on the wire between a guest and its gateway: part of a snapshot, because its guest has them in memory. */
 export const Wiring = z.object({
+  /** `user`: the VMM plays the gateway, and nothing is behind it. Its device differs from one with a tap. */
+  backend: z.enum(['tap', 'user']).default('tap'),
   guestMac: Mac,
   gatewayMac: Mac,
   guest4: Address4,
@@ -28,7 +30,7 @@ const PRIVATE = [
 ];
 
 /** The wiring for new snapshots: the two addresses of a private /30, and always the same of IPv6. */
-export function wiringOf(range: string): Wiring {
+export function wiringOf(range: string, backend: Wiring['backend'] = 'tap'): Wiring {
   const [address = '', length] = range.split('/');
   const first = isIPv4(address) ? address.split('.').reduce((sum, byte) => sum * 256 + Number(byte), 0) : -1;
   const isPrivate = PRIVATE.some(({ from, bits }) => first >= from && first < from + 2 ** (32 - bits));
@@ -38,6 +40,7 @@ export function wiringOf(range: string): Wiring {
     });
   const at = (offset: number): string => [24, 16, 8, 0].map((shift) => ((first + offset) >>> shift) & 255).join('.');
   return {
+    backend,
     guestMac: '02:66:6b:64:00:02',
     gatewayMac: '02:66:6b:64:00:01',
     guest4: at(2),

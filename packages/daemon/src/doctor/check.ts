@@ -1,4 +1,4 @@
-import type { ProbeReport } from '@forkd/engine';
+import type { AccelReport, ProbeReport } from '@forkd/engine';
 import type { HostHelper } from '@forkd/host';
 import type { Kernel } from '@forkd/images';
 import { asForkdError } from '@forkd/protocol';
@@ -26,6 +26,7 @@ export interface Host {
   /** The stored guest kernel; throws where there is none yet. */
   kernel: () => Promise<Kernel>;
   probe: () => Promise<ProbeReport>;
+  userNetwork: () => Promise<AccelReport>;
   /** Aborts when the check has used up its time. */
   signal: AbortSignal;
 }
