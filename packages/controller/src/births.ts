@@ -11,6 +11,7 @@ import type { Parts } from './parts.js';
 import { policyOf, rulesOf } from './policy.js';
 import { type Keeper, Sandbox } from './sandbox.js';
 import { checkUsable, type SnapshotMeta, snapshotFiles } from './snapshot.js';
+import { LOCAL_OWNER } from './snapshots.js';
 import type { Source } from './source.js';
 import type { Sources } from './sources.js';
 import type { SpawnOptions, SpawnResult } from './spawn-options.js';
@@ -38,7 +39,7 @@ export class Births {
     await checkUsable(data.snapshots, snapshot, engine);
     return this.sources.using(snapshot, options.n, options.signal, (source) => {
       const { size } = statSync(snapshotFiles(`${data.snapshots}/${snapshot.tag}`).upper);
-      const policy = policyOf(snapshot, options.network, this.parts.policy);
+      const policy = policyOf(this.parts, snapshot, options.network, options.owner ?? LOCAL_OWNER);
       const around = { defaults: this.parts.defaults, diskMib: Math.ceil(size / 2 ** 20), policy };
       const records = Array.from({ length: options.n }, (_, index) => newRecord(snapshot, options, index, around));
       options.signal.throwIfAborted();

@@ -6,6 +6,7 @@ import {
   type EgressRules,
   ForkdError,
   type NetworkPolicy,
+  type NetworkPreset,
   newSandboxId,
 } from '@forkd/protocol';
 import type { Branching } from './branches.js';
@@ -65,6 +66,8 @@ export interface OpenOptions {
   network?: NetworkOptions;
   /** Where connections may go of which nobody says more. @default nowhere */
   policy?: NetworkPolicy;
+  /** The widest preset that sandboxes of an owner may ask for. @default no limit */
+  ceilingOf?: (owner: string) => NetworkPreset | undefined;
   /** The certificate (PEM) of who speaks for hosts to guests. */
   authority?: string;
 }
@@ -95,6 +98,7 @@ export class Controller implements AsyncDisposable {
       limits = {},
       network,
       policy = NOWHERE,
+      ceilingOf = () => undefined,
       authority,
       ...places
     }: OpenOptions = {},
@@ -111,7 +115,7 @@ export class Controller implements AsyncDisposable {
     const cgroups = new Cgroups(data.own, limits);
     const admission = new Admission(store, limits);
     const { defaults = {} } = limits;
-    const given = { defaults, policy, authority };
+    const given = { defaults, policy, ceilingOf, authority };
     const parts = { data, engine, helper, store, events: new Events(), cgroups, admission, networks, ...given };
     scope.add(() => cgroups.sweep(new Set(lasting ? store.sandboxes().map(({ place }) => place) : [])));
     const controller = new Controller(parts, writers, retention, scope.release());

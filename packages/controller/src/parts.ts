@@ -1,6 +1,6 @@
 import type { Engine } from '@forkd/engine';
 import type { HostHelper } from '@forkd/host';
-import type { NetworkPolicy } from '@forkd/protocol';
+import type { NetworkPolicy, NetworkPreset } from '@forkd/protocol';
 import type { DataDirectory } from './data-directory.js';
 import type { Events } from './events.js';
 import type { Admission } from './limits/admission.js';
@@ -23,6 +23,8 @@ export interface Parts {
   networks: Networks;
   /** Of sandboxes of which nobody says another one. */
   policy: NetworkPolicy;
+  /** The widest preset that sandboxes of an owner may ask for. */
+  ceilingOf: (owner: string) => NetworkPreset | undefined;
   /** The certificate (PEM) of who speaks for hosts to guests. */
   authority: string | undefined;
 }

@@ -1,15 +1,44 @@
 import { ownAddresses, widening } from '@forkd/egress';
-import { type EgressRules, ForkdError, type NetworkPolicy } from '@forkd/protocol';
+import { type EgressRules, ForkdError, type NetworkPolicy, type NetworkPreset } from '@forkd/protocol';
+import type { Parts } from './parts.js';
 import type { SnapshotMeta } from './snapshot.js';
 import type { NetworkWish } from './spawn-options.js';
 import type { RulesRecord, SandboxRecord } from './store/records.js';
 import type { Store } from './store/store.js';
 
-/** Of new sandboxes: what is wished for, else that of the snapshot, else that of the daemon. More than the snapshot's must be said. */
-export function policyOf(snapshot: SnapshotMeta, wish: NetworkWish | undefined, fallback: NetworkPolicy) {
-  const policy = wishedPolicy(snapshot, wish, fallback);
+/** Of new sandboxes: what is wished for, else that of the snapshot, else that of the daemon. */
+export function policyOf(
+  { policy: fallback, ceilingOf }: Pick<Parts, 'policy' | 'ceilingOf'>,
+  snapshot: SnapshotMeta,
+  wish: NetworkWish | undefined,
+  owner: string,
+): NetworkPolicy {
+  const ceiling = ceilingOf(owner);
+  const policy = wishedPolicy(snapshot, wish, lowered(fallback, ceiling));
   checkWire(snapshot, policy);
+  checkCeiling(owner, policy, ceiling);
   return policy;
+}
+
+/** What a token may open, whoever asks for it. */
+export function checkCeiling(owner: string, policy: NetworkPolicy, ceiling: NetworkPreset | undefined): void {
+  const more = ceiling && widening(policy, only(ceiling), ownAddresses());
+  if (more === undefined) return;
+  throw new ForkdError('quota_exceeded', `network: ${more}: more than sandboxes of ${owner} may reach (${ceiling})`, {
+    hint: 'Ask for less, or have `network` of this token raised in the tokens file of the daemon.',
+    details: { quota: 'network', most: ceiling, more },
+  });
+}
+
+/** What nobody has asked for is no reason to refuse anybody. */
+function lowered(policy: NetworkPolicy, ceiling: NetworkPreset | undefined): NetworkPolicy {
+  if (ceiling === undefined || widening(policy, only(ceiling), ownAddresses()) === undefined) return policy;
+  const isNarrower = widening(only(policy.preset), only(ceiling)) === undefined;
+  return { preset: isNarrower ? policy.preset : ceiling, allow: [], deny: policy.deny };
+}
+
+function only(preset: NetworkPreset): NetworkPolicy {
+  return { preset, allow: [], deny: [] };
 }
 
 /** Where nothing leads out, nobody shall believe that something did. */
@@ -20,6 +49,7 @@ export function checkWire({ tag, network }: SnapshotMeta, { preset, allow }: Net
   });
 }
 
+/** More than the snapshot's must be said. */
 function wishedPolicy({ tag, policy }: SnapshotMeta, wish: NetworkWish | undefined, fallback: NetworkPolicy) {
   if (!wish) return policy ?? fallback;
   const more = policy && !wish.widen ? widening(wish.policy, policy, ownAddresses()) : undefined;

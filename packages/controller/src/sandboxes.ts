@@ -8,7 +8,7 @@ import { now } from './clock.js';
 import { Endings } from './endings.js';
 import { LiveSandboxes } from './live-sandboxes.js';
 import type { Parts } from './parts.js';
-import { checkWire } from './policy.js';
+import { checkCeiling, checkWire } from './policy.js';
 import type { Keeper, Sandbox } from './sandbox.js';
 import type { SnapshotInMaking, Snapshots } from './snapshots.js';
 import type { Sources } from './sources.js';
@@ -187,6 +187,7 @@ export class Sandboxes implements Keeper {
     const { store } = this.parts;
     const { owner, snapshot } = this.get(id);
     checkWire(snapshot, policy);
+    checkCeiling(owner, policy, this.parts.ceilingOf(owner));
     if (rules) store.setRules({ subject: id, owner, rules });
     return store.changeSandbox(id, { policy });
   }

@@ -5,6 +5,7 @@ import { Authority, askServers, Egress, type Settings } from '@forkd/egress';
 import { ForkdError, type NetworkDecision } from '@forkd/protocol';
 import type { FastifyBaseLogger } from 'fastify';
 import type { Config } from './config.js';
+import type { Tokens } from './tokens.js';
 
 /** Nothing: of a VM that is no sandbox, or not yet. */
 const CLOSED: Settings = { policy: { preset: 'none', allow: [], deny: [] }, rules: {} };
@@ -16,13 +17,14 @@ export class Outlets {
   #controller: Controller | undefined;
   #log: FastifyBaseLogger | undefined;
 
-  constructor({ data, egress: { dns, ca } }: Pick<Config, 'data' | 'egress'>) {
+  constructor({ data, egress: { dns, ca } }: Pick<Config, 'data' | 'egress'>, tokens: Tokens) {
     this.authority = new Authority(`${data}/egress`);
     this.egress = new Egress({
       authority: this.authority,
       lookUp: askServers(dns),
       roots: ca === undefined ? undefined : [...rootCertificates, readRoots(ca)],
       settingsOf: (place) => this.#settingsOf(place),
+      mostOf: (owner) => tokens.reachOf(owner)?.max_connections,
       onDenied: (place, decision) => this.#denied(place, decision),
       onFlood: (place, dropped) =>
         this.#log?.warn({ sandbox: this.#recordAt(place)?.id, dropped }, 'a sandbox asks for more names than it may'),
@@ -71,8 +73,8 @@ export class Outlets {
   }
 }
 
-function settings(store: Store, { id, policy }: SandboxRecord): Settings {
-  return { policy, rules: store.rules(id)?.rules ?? {} };
+function settings(store: Store, { id, policy, owner }: SandboxRecord): Settings {
+  return { policy, rules: store.rules(id)?.rules ?? {}, owner };
 }
 
 function readRoots(file: string): string {

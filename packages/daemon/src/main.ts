@@ -49,7 +49,7 @@ async function serve(): Promise<void> {
   const proof = { kernel: kernel.path, initramfs };
   const { data, jail } = config;
   const engine = new QemuEngine({ helper, cache: `${data}/probe`, scratch: `${data}/run/daemon`, proof, jail });
-  const outlets = new Outlets(config);
+  const outlets = new Outlets(config, tokens);
   const { snapshotRoot: snapshots, state, branchConcurrency: writers, retention, gcMs, egress } = config;
   const limits = {
     defaults: config.defaultLimits,
@@ -59,9 +59,10 @@ async function serve(): Promise<void> {
   };
   const { certificate: authority } = outlets.authority;
   const { policy } = egress;
+  const ceilingOf = (owner: string) => tokens.reachOf(owner)?.network;
   const network = { ...config.network, uplink: outlets.egress };
   const places = { snapshots, state };
-  const options = { lasting: true, ...places, writers, retention, gcMs, limits, network, policy, authority };
+  const options = { lasting: true, ...places, writers, retention, gcMs, limits, network, policy, ceilingOf, authority };
   await using controller = await Controller.open(config.data, engine, helper, options);
   const audit = new AuditLog(config);
   const app = createApp(controller, config, { tokens, audit, outlets }, VERSION);

@@ -4,7 +4,12 @@ import type { NetworkInfo, SandboxInfo } from '@forkd/protocol';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { type Answer, plainRecipes, TestDaemon, temporaryData } from './testing.js';
 
-const TOKENS = { ann: 'the-token-of-ann-the-user', root: 'the-token-of-root-the-admin' };
+const TOKENS = {
+  ann: 'the-token-of-ann-the-user',
+  bob: 'the-token-of-bob-who-may-less',
+  eve: 'the-token-of-eve-who-may-nothing',
+  root: 'the-token-of-root-the-admin',
+};
 const SECRET = 'Bearer never-seen-by-anybody';
 const RULES = { 'api.example.com': { headers: { Authorization: SECRET } } };
 
@@ -13,6 +18,8 @@ let daemon: TestDaemon;
 beforeAll(async () => {
   const root = temporaryData();
   const tokens = `[[token]]\nname = "ann"\nrole = "user"\ntoken = "${TOKENS.ann}"\n
+[[token]]\nname = "bob"\nrole = "user"\ntoken = "${TOKENS.bob}"\nnetwork = "internet"\n
+[[token]]\nname = "eve"\nrole = "user"\ntoken = "${TOKENS.eve}"\nnetwork = "none"\n
 [[token]]\nname = "root"\nrole = "admin"\ntoken = "${TOKENS.root}"\n`;
   writeFileSync(`${root}/tokens.toml`, tokens, { mode: 0o600 });
   const flags = ['--tokens-file', `${root}/tokens.toml`, '--network-policy', 'none example.org:443'];
@@ -138,6 +145,30 @@ describe('the policy of a sandbox', () => {
     await daemon.restart();
     expect(await network(id)).toMatchObject({ ...POLICY, rules: HEADERS });
   });
+});
+
+it('a token opens no more than it may, for whoever asks', async () => {
+  expect((await say('PUT', '/v1/snapshots/plain/share', { with: ['bob', 'eve'] })).status).toBe(200);
+  const refused = async (answer: Promise<Answer>, more: string): Promise<void> => {
+    const { status, body } = await answer;
+    expect([status, body.code, body.details]).toMatchObject([403, 'quota_exceeded', { quota: 'network', more }]);
+    expect(body.hint).toContain('tokens file');
+  };
+  await refused(spawn('plain', { preset: 'all' }, 'bob'), 'preset all');
+  await refused(spawn('plain', { allow: ['10.0.0.0/8'] }, 'bob'), '10.0.0.0/8');
+  await refused(spawn('plain', { allow: ['169.254.169.254'], widen: true }, 'bob'), '169.254.169.254');
+  await refused(spawn('plain', { allow: ['api.example.com'] }, 'eve'), 'api.example.com');
+  const { id } = await born(spawn('plain', { preset: 'internet', allow: ['api.example.com', '8.8.8.8'] }, 'bob'));
+  // Also when another one asks for it.
+  await refused(say('PUT', `/v1/sandboxes/${id}/network`, { preset: 'all' }, 'root'), 'preset all');
+  expect((await network(id, 'bob')).preset).toBe('internet');
+  await refused(
+    say('POST', '/v1/workspaces', { name: 'x', snapshot_tag: 'plain', network: { preset: 'all' } }, 'bob'),
+    'preset all',
+  );
+  // What the daemon gives to all, nobody has asked for.
+  expect((await born(spawn('plain', undefined, 'bob'))).network?.allow).toEqual(['example.org:443']);
+  expect((await born(spawn('plain', undefined, 'eve'))).network).toEqual({ preset: 'none', allow: [], deny: [] });
 });
 
 it('a recipe can have the authority among those its guest believes', async () => {

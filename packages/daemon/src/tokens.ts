@@ -1,7 +1,7 @@
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { closeSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import type { Quota } from '@forkd/controller';
-import { ForkdError, Tag, whole } from '@forkd/protocol';
+import { ForkdError, NetworkPreset, Tag, whole } from '@forkd/protocol';
 import { parse, TomlError } from 'smol-toml';
 import { z } from 'zod';
 import { type Caller, LOCAL } from './caller.js';
@@ -25,6 +25,9 @@ const Entry = z
     max_cpus: z.number().min(0).max(1_000_000).optional(),
     max_disk_mib: whole(0, 1 << 30).optional(),
     spawns_per_minute: whole(1, 1_000_000).optional(),
+    // What its sandboxes may reach at most, and by how many connections at one time.
+    network: NetworkPreset.optional(),
+    max_connections: whole(0, 1_000_000).optional(),
   })
   .refine(
     ({ token, token_sha256 }) => (token === undefined) !== (token_sha256 === undefined),
@@ -32,9 +35,12 @@ const Entry = z
   );
 const TokensFile = z.strictObject({ token: z.array(Entry).min(1).max(1000) });
 
+type Reach = Pick<z.infer<typeof Entry>, 'network' | 'max_connections'>;
+
 interface Known {
   caller: Caller;
   quota?: Quota;
+  reach?: Reach;
   digest: Buffer;
 }
 
@@ -63,7 +69,16 @@ export class Tokens {
 
   /** Of what belongs to a name. */
   quotaOf(owner: string): Quota | undefined {
-    return this.#known.find(({ caller }) => caller.name === owner)?.quota;
+    return this.#of(owner)?.quota;
+  }
+
+  /** Of the sandboxes that belong to a name. */
+  reachOf(owner: string): Reach | undefined {
+    return this.#of(owner)?.reach;
+  }
+
+  #of(owner: string): Known | undefined {
+    return this.#known.find(({ caller }) => caller.name === owner);
   }
 
   /** Throws, and keeps what it had, when a file is not good. */
@@ -108,9 +123,10 @@ function readTokensFile(file: string): Known[] {
     const [issue] = result.error.issues;
     throw invalid(`the tokens file ${file}: ${issue?.path.join('.')}: ${issue?.message}`, EXAMPLE);
   }
-  return result.data.token.map(({ name, role, token, token_sha256, ...quota }) => ({
+  return result.data.token.map(({ name, role, token, token_sha256, network, max_connections, ...quota }) => ({
     caller: { name, role },
     quota,
+    reach: { network, max_connections },
     digest: token === undefined ? Buffer.from(token_sha256!, 'hex') : sha256(checkToken(`the token of ${name}`, token)),
   }));
 }

@@ -14,6 +14,8 @@ import type { Destination } from './route.js';
 
 const MOST_CONNECTIONS = 512;
 const MOST_PENDING = 128;
+/** Of all sandboxes of one owner. */
+const MOST_OF_OWNER = 4_096;
 /** How long the host's own addresses are believed. */
 const OWN_MS = 5_000;
 
@@ -32,6 +34,8 @@ export interface EgressOptions {
   roots?: string[] | undefined;
   /** Asked when a sandbox is attached. */
   settingsOf: (id: string) => Settings;
+  /** How many connections an owner may have open. @default 4096 */
+  mostOf?: (owner: string) => number | undefined;
   onDenied?: (id: string, decision: NetworkDecision) => void;
   onFlood?: (id: string, dropped: number) => void;
   /** For tests, where there is no network behind the sockets. */
@@ -121,6 +125,9 @@ export class Egress {
     const pending = [...connections].filter(({ isPending }) => isPending).length;
     if (connections.size >= MOST_CONNECTIONS || pending >= MOST_PENDING)
       return void connection.deny({ allowed: false, rule: 'too many connections' });
+    const { owner } = outlet.settings;
+    if (owner !== undefined && this.#openOf(owner) >= (this.#options.mostOf?.(owner) ?? MOST_OF_OWNER))
+      return void connection.deny({ allowed: false, rule: `too many connections of ${owner}` });
     connections.add(connection);
     socket.once('close', () => {
       connections.delete(connection);
@@ -128,6 +135,13 @@ export class Egress {
       outlet.counters.bytes_received += socket.bytesWritten;
     });
     void connection.run();
+  }
+
+  #openOf(owner: string): number {
+    let open = 0;
+    for (const { outlet, connections } of this.#attached.values())
+      if (outlet.settings.owner === owner) open += connections.size;
+    return open;
   }
 }
 

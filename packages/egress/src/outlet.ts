@@ -24,6 +24,8 @@ export interface Settings {
   policy: NetworkPolicy;
   /** Headers for named hosts: secrets. */
   rules: EgressRules;
+  /** Whose it is: there is a limit on all connections of one owner. */
+  owner?: string;
 }
 
 export interface Environment {
