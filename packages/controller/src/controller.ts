@@ -7,6 +7,7 @@ import {
   ForkdError,
   type NetworkPolicy,
   type NetworkPreset,
+  type NetworkWire,
   newSandboxId,
 } from '@forkd/protocol';
 import type { Branching } from './branches.js';
@@ -347,6 +348,11 @@ export class Controller implements AsyncDisposable {
 
   changeNetwork(id: string, changes: { policy: NetworkPolicy; rules?: EgressRules | undefined }): SandboxRecord {
     return this.#sandboxes.changeNetwork(id, changes);
+  }
+
+  wireOf(id: string): NetworkWire {
+    const { place } = this.record(id);
+    return this.#parts.networks.wireOf(place, this.#sandboxes.current(id)?.snapshot.network ?? null);
   }
 
   /** What guests have sent in vain. */

@@ -74,12 +74,12 @@ export function rulesOf(
   });
 }
 
-/** A branch keeps what was set for the sandbox it was taken of. */
-export function keepRules(store: Store, id: string, tag: string): void {
-  const record = store.rules(id);
+/** A snapshot keeps what was set for the sandbox it was taken of, or for the snapshot it is a copy of. */
+export function keepRules(store: Store, subject: string, tag: string): void {
+  const record = store.rules(subject);
   if (record) store.setRules({ ...record, subject: ofSnapshot(tag) });
 }
 
-function ofSnapshot(tag: string): string {
+export function ofSnapshot(tag: string): string {
   return `tag:${tag}`;
 }

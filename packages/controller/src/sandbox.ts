@@ -2,7 +2,7 @@ import { rm } from 'node:fs/promises';
 import type { Vm } from '@forkd/engine';
 import { connectGuest, type GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
-import { ForkdError } from '@forkd/protocol';
+import { asForkdError, ForkdError } from '@forkd/protocol';
 import { whileAlive } from './alive.js';
 import { greet, mannerOf } from './greet.js';
 import { identityOf } from './identity.js';
@@ -128,8 +128,12 @@ export class Sandbox implements AsyncDisposable {
     const snapshot = await readSnapshot(parts.data.snapshots, snapshot_tag);
     const { memory } = snapshotFiles(`${parts.data.snapshots}/${snapshot_tag}`);
     const vm = scope.own(await parts.engine.adopt({ machine: snapshot.machine, memory, directory, ...process }));
-    // Without it the guest finds every connection refused.
-    if (snapshot.network?.backend === 'tap') await parts.networks.adopt({ directory, sandbox: id }, vm).catch(() => {});
+    // Without it the guest finds every connection refused, and goes on.
+    if (snapshot.network?.backend === 'tap')
+      await parts.networks.adopt({ directory, sandbox: id }, vm).catch((thrown) => {
+        const message = `its network could not be taken over: ${asForkdError(thrown).message}`;
+        parts.events.tell('network.lost', { sandbox_id: id, owner: record.owner, snapshot_tag, message });
+      });
     const paused = state === 'paused';
     // The program before may have ended between the order and its record: the record is what counts.
     await (paused ? vm.pause() : vm.resume());

@@ -6,6 +6,7 @@ import { now } from './clock.js';
 import { compactSnapshot } from './compact.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';
 import type { Parts } from './parts.js';
+import { keepRules, ofSnapshot } from './policy.js';
 import type { Report } from './progress.js';
 import { bytesOf, checkFiles, readSnapshot, type SnapshotMeta } from './snapshot.js';
 import type { Sources } from './sources.js';
@@ -170,8 +171,11 @@ export class Snapshots {
   /** Written like a branch in mode full, from a VM that never runs. */
   compact(from: string, to: string, owner: string, signal: AbortSignal): Promise<SnapshotMeta> {
     if (from === to) throw new ForkdError('invalid_request', 'a snapshot cannot be compacted into itself');
-    const write = (aborted: AbortSignal): Promise<SnapshotMeta> =>
-      this.using(from, (snapshot) => compactSnapshot(this.parts, snapshot, to, aborted));
+    const write = async (aborted: AbortSignal): Promise<SnapshotMeta> => {
+      const meta = await this.using(from, (snapshot) => compactSnapshot(this.parts, snapshot, to, aborted));
+      keepRules(this.parts.store, ofSnapshot(from), to);
+      return meta;
+    };
     return this.begin({ tag: to, owner, recipe: null, signal, write }).done;
   }
 

@@ -66,5 +66,6 @@ it('nobody can open what leads nowhere', async () => {
     expect([status, body.code]).toEqual([503, 'host_unfit']);
     expect(body.hint).toContain('doctor');
   }
-  expect((await daemon.say('PUT', `/v1/sandboxes/${id}/network`, { deny: ['203.0.113.9'] })).status).toBe(200);
+  const closed = await daemon.say('PUT', `/v1/sandboxes/${id}/network`, { deny: ['203.0.113.9'] });
+  expect(closed).toMatchObject({ status: 200, body: { wire: 'user', drops: null } });
 });

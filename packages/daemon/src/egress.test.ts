@@ -67,11 +67,12 @@ function answer(query: Buffer): Buffer {
 
 const allow = (network: object) => daemon.say('PUT', `/v1/sandboxes/${id}/network`, network);
 
-const python = (code: string): Promise<string> => daemon.shell(id, 'python3 -', code);
+const python = (code: string, through = daemon): Promise<string> => through.shell(id, 'python3 -', code);
 
 /** What comes of a request to a name at an address where nobody is. */
-const ask = (name: string): Promise<string> =>
-  python(`
+const ask = (name: string, through = daemon): Promise<string> =>
+  python(
+    `
 import socket, ssl
 try:
     trust = ssl.create_default_context(cafile='/root/ca.pem')
@@ -80,7 +81,9 @@ try:
     print(b''.join(iter(lambda: s.recv(4096), b'')).decode().split('\\r\\n\\r\\n')[1])
 except OSError as error:
     print(type(error).__name__)
-`);
+`,
+    through,
+  );
 
 const resolve = (name: string): Promise<string> =>
   python(`
@@ -139,5 +142,23 @@ it('it goes on so in a fork, and after the daemon was killed', async () => {
   const tag = forked.body.snapshot.tag;
   expect((await daemon.say('POST', `/v1/sandboxes/${source}/rollback`, { snapshot_tag: tag })).status).toBe(200);
   id = source;
+  expect(await ask('api.example')).toBe('from the world');
+});
+
+it('a network that a daemon cannot take over is said to be lost, until one can', async () => {
+  const wire = async (of: TestDaemon) => (await of.call(`/v1/sandboxes/${id}/network`)).body.wire;
+  expect(await wire(daemon)).toBe('tap');
+  daemon.signal('SIGKILL');
+  await daemon.ended();
+  const without = await TestDaemon.start(['--network', 'none'], daemon.root);
+  expect(await wire(without)).toBe('lost');
+  const said = await without.fetch('GET', '/v1/events?since=0&types=network.lost');
+  const { value } = await said.body!.getReader().read();
+  expect(Buffer.from(value!).toString()).toContain(`"sandbox_id":"${id}"`);
+  expect(without.log).toContain('its network could not be taken over: this forkd runs without network');
+  expect(await ask('api.example', without)).toBe('ConnectionRefusedError');
+  without.signal('SIGKILL');
+  await daemon.restart();
+  expect(await wire(daemon)).toBe('tap');
   expect(await ask('api.example')).toBe('from the world');
 });

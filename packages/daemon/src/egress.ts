@@ -36,6 +36,8 @@ export class Outlets {
     this.#controller = controller;
     this.#log = log;
     for (const { id } of controller.sandboxes()) this.refresh(id);
+    for (const { type, sandbox_id, message } of controller.events.since(0))
+      if (type === 'network.lost') log.warn({ sandbox: sandbox_id }, message);
     return controller.events.listen(({ type, sandbox_id }) => {
       // Its VM is another one, which was started before its record named it.
       if (type === 'rolled_back' && sandbox_id !== undefined) this.refresh(sandbox_id);

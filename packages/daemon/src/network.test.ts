@@ -121,6 +121,13 @@ describe('the policy of a sandbox', () => {
     expect(foreign.network).toEqual(POLICY);
     expect((await network(foreign.id, 'root')).rules).toEqual({});
 
+    // A copy that stands alone has what the original has.
+    expect((await say('POST', '/v1/snapshots/between/compact', { to: 'alone' })).status).toBe(200);
+    const copied = await born(spawn('alone'));
+    expect(await network(copied.id)).toMatchObject({ ...POLICY, rules: HEADERS });
+    expect((await spawn('alone', { preset: 'all' })).body.hint).toContain('widen');
+    expect((await network((await born(spawn('alone', undefined, 'root'))).id, 'root')).rules).toEqual({});
+
     const made = await say('POST', '/v1/workspaces', {
       name: 'desk',
       snapshot_tag: 'plain',
@@ -195,7 +202,8 @@ it('no secret is where anybody could find it', async () => {
   ];
   for (const { text } of answers) expect(text).not.toContain('never-seen');
   expect(daemon.log).not.toContain('never-seen');
-  for (const name of ['audit.log', 'snapshots/kept/snapshot.json'])
+  await say('POST', '/v1/snapshots/kept/compact', { to: 'copied' });
+  for (const name of ['audit.log', 'snapshots/kept/snapshot.json', 'snapshots/copied/snapshot.json'])
     expect(readFileSync(`${daemon.root}/${name}`, 'utf8')).not.toContain('never-seen');
   // They are kept in one place, for nobody else.
   for (const name of readdirSync(daemon.root).filter((file) => file.startsWith('state.db')))

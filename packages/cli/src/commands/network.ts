@@ -22,9 +22,20 @@ export const network = command({
   },
 });
 
-function described(output: Output, { preset, allow, deny, rules, counters, drops, decisions }: NetworkInfo): string {
+const WIRES: Record<NetworkInfo['wire'], string> = {
+  tap: 'tap',
+  user: 'user: it reaches nothing, no tap could be made when its snapshot was',
+  lost: 'lost: it reaches nothing, the daemon could not take its network over',
+  none: 'none: it has no network device',
+};
+
+function described(
+  output: Output,
+  { wire, preset, allow, deny, rules, counters, drops, decisions }: NetworkInfo,
+): string {
   const headers = Object.entries(rules).map(([host, rule]) => `${host}: ${rule.headers.join(', ')}`);
   const rows = [
+    ['wire', WIRES[wire]],
     ['preset', preset],
     ['allow', allow.join(' ') || '-'],
     ['deny', deny.join(' ') || '-'],

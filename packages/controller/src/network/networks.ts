@@ -1,7 +1,7 @@
 import { relative } from 'node:path';
 import type { Engine, Nic, Vm } from '@forkd/engine';
 import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
-import { asForkdError, ForkdError } from '@forkd/protocol';
+import { asForkdError, ForkdError, type NetworkWire } from '@forkd/protocol';
 import { DropCounts } from './drops.js';
 import { closed, type Uplink } from './uplink.js';
 import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
@@ -105,11 +105,17 @@ export class Networks {
 
   /** Answers the guest of a VM that an earlier program has started. Until then, and if it cannot, nobody does. */
   async adopt({ directory, sandbox }: Omit<Ends, 'wiring'>, vm: Vm): Promise<void> {
-    if (this.#mode === 'none') return;
+    if (this.#mode === 'none') throw new ForkdError('host_unfit', 'this forkd runs without network');
     const place = relative(this.own, directory);
     const sockets = await this.helper.openNetwork(vm);
     this.#attach(place, sockets, sandbox);
     this.#follow(place, sockets, vm);
+  }
+
+  /** Where what the VM in a place sends goes. */
+  wireOf(place: string, wiring: Wiring | null): NetworkWire {
+    if (wiring?.backend !== 'tap') return wiring?.backend ?? 'none';
+    return this.#attached.has(place) ? 'tap' : 'lost';
   }
 
   /** Namespaces last as long as their VMs; what is closed here is our end of them. */

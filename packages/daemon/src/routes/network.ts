@@ -9,6 +9,7 @@ export function networkRoutes(app: FastifyInstance, controller: Controller, outl
   const info = async ({ id, place, policy }: SandboxRecord): Promise<NetworkInfo> => {
     const rules = Object.entries(controller.store.rules(id)?.rules ?? {});
     return {
+      wire: controller.wireOf(id),
       ...policy,
       rules: Object.fromEntries(rules.map(([host, { headers }]) => [host, { headers: Object.keys(headers) }])),
       ...outlets.egress.report(place),

@@ -15,6 +15,7 @@ export const EventType = z.enum([
   'crashed',
   'deleted',
   'network.denied',
+  'network.lost',
 ]);
 export type EventType = z.infer<typeof EventType>;
 

@@ -118,7 +118,15 @@ export const NetworkDrops = z.object({
 });
 export type NetworkDrops = z.infer<typeof NetworkDrops>;
 
+/**
+ * Where what a sandbox sends goes. `tap`: to the daemon, which holds it to its policy. `user`: nowhere, there is no tap here.
+ * `lost`: nowhere, the daemon could not take the network over from the one before. `none`: it has no device, or has ended.
+ */
+export const NetworkWire = z.enum(['tap', 'user', 'lost', 'none']);
+export type NetworkWire = z.infer<typeof NetworkWire>;
+
 export const NetworkInfo = NetworkPolicy.extend({
+  wire: NetworkWire,
   /** Names of the headers that are set, never their values. */
   rules: z.record(z.string(), z.object({ headers: z.array(z.string()) })),
   counters: NetworkCounters,
