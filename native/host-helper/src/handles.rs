@@ -1,8 +1,10 @@
 //! Hands sockets to the caller. Node takes descriptors only on the channel that it makes for its child processes, and only in the
 //! words in which two Node processes speak there.
 
-use serde_json::json;
-use std::io::{Error, ErrorKind};
+use serde_json::{json, Value};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Write};
+use std::net::SocketAddrV6;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Where Node puts the channel, after the caller's socket; it says so in the environment.
@@ -27,8 +29,6 @@ impl Handles {
 
     /// One message per descriptor: Node takes no more than one from each.
     pub fn send(&self, network: u64, kind: Kind, socket: &OwnedFd) -> Result<(), Error> {
-        let channel =
-            self.0.as_ref().ok_or_else(|| Error::new(ErrorKind::NotConnected, "the caller takes no sockets"))?;
         let message = match kind {
             Kind::Tcp => json!({ "type": "net.Server", "msg": { "network": network, "kind": "tcp" } }),
             Kind::DnsTcp => json!({ "type": "net.Server", "msg": { "network": network, "kind": "dnsTcp" } }),
@@ -36,9 +36,35 @@ impl Handles {
                 json!({ "type": "dgram.Socket", "dgramType": "udp6", "msg": { "network": network, "kind": "dns" } })
             }
         };
-        let mut message = message;
+        self.send_message(message, socket)
+    }
+
+    /// The first datagram of a flow comes with its socket.
+    pub fn send_datagram(
+        &self,
+        network: u64,
+        (from, to): (SocketAddrV6, SocketAddrV6),
+        bytes: &[u8],
+        socket: Option<&OwnedFd>,
+    ) -> Result<(), Error> {
+        let end = |of: SocketAddrV6| json!({ "address": of.ip().to_string(), "port": of.port() });
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let told = json!({ "network": network, "kind": "udp", "from": end(from), "to": end(to), "bytes": hex });
+        match socket {
+            Some(socket) => {
+                self.send_message(json!({ "type": "dgram.Socket", "dgramType": "udp6", "msg": told }), socket)
+            }
+            None => Write::write_all(&mut &File::from(self.channel()?.try_clone()?), format!("{told}\n").as_bytes()),
+        }
+    }
+
+    fn send_message(&self, mut message: Value, socket: &OwnedFd) -> Result<(), Error> {
         message["cmd"] = json!("NODE_HANDLE");
-        send_with(channel, format!("{message}\n").as_bytes(), socket)
+        send_with(self.channel()?, format!("{message}\n").as_bytes(), socket)
+    }
+
+    fn channel(&self) -> Result<&OwnedFd, Error> {
+        self.0.as_ref().ok_or_else(|| Error::new(ErrorKind::NotConnected, "the caller takes no sockets"))
     }
 
     /// For every descriptor Node says that it has it.

@@ -26,6 +26,7 @@ mod tap;
 mod tracee;
 mod tsc;
 mod twin;
+mod udp;
 mod uids;
 mod user_namespace;
 
@@ -55,6 +56,7 @@ struct Helper {
     guards: guard::Guards,
     taps: Arc<network::Taps>,
     handles: Arc<handles::Handles>,
+    listeners: Arc<udp::Listeners>,
     uids: uids::Cursor,
     /// Until it is said, nothing is served.
     reach: Option<paths::Reach>,
@@ -90,6 +92,7 @@ fn main() {
         guards: Default::default(),
         taps: Default::default(),
         handles,
+        listeners: Default::default(),
         uids: Default::default(),
         reach: None,
     };
@@ -216,6 +219,18 @@ impl Helper {
             Request::NetworkDrops(vmm) => self.aside(id, move || network::drops(&vmm)),
             Request::DropNetwork(unused) => {
                 self.taps.forget(unused.network);
+                answer(&self.answers, id, Ok(Reply::Done {}));
+            }
+            Request::ListenUdp(vmm) => {
+                let (listeners, handles) = (self.listeners.clone(), self.handles.clone());
+                self.aside(id, move || udp::listen(id, &vmm, &listeners, &handles));
+            }
+            Request::ConnectUdp(flow) => {
+                let ends = (flow.from.address(), flow.to.address());
+                answer(&self.answers, id, self.listeners.connect(flow.listener, ends));
+            }
+            Request::CloseUdp(close) => {
+                self.listeners.close(close.listener);
                 answer(&self.answers, id, Ok(Reply::Done {}));
             }
             Request::CloneFile(clone) => self.aside(id, move || copy::clone_file(&clone)),

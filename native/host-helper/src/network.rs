@@ -11,12 +11,13 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::{Error, ErrorKind};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Mutex;
 
 pub const TAP: &str = "tap0";
 pub const PROXY_PORT: u16 = 15001;
+pub const UDP_PORT: u16 = 15002;
 const DNS_PORT: u16 = 53;
 const LOOPBACK: u32 = 1;
 const PREFIX4: u8 = 30;
@@ -77,7 +78,7 @@ pub fn drops(vmm: &OfVmm) -> Result<Reply, Failure> {
     rules::drops().map(Reply::Drops).map_err(|e| Failure::io("read the counters", &e))
 }
 
-fn enter_of(vmm: &OfVmm) -> Result<(), Failure> {
+pub fn enter_of(vmm: &OfVmm) -> Result<(), Failure> {
     let entered = || -> Result<(), Error> {
         let pidfd = process::open(vmm.pid)?;
         process::check(vmm.pid, vmm.start_time)?;
@@ -136,9 +137,7 @@ fn tap() -> Result<OwnedFd, Error> {
 
 /// Addresses, neighbours, and a route that makes every address there is the namespace's own.
 fn connect(wiring: &Wiring) -> Result<(), Error> {
-    let name = CString::new(TAP).expect("no zero in it");
-    // SAFETY: a live string.
-    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    let index = index_of_tap();
     let mut batch = Batch::default();
     link(&mut batch, LOOPBACK, Attributes::default());
     // IPv6 gives it no address that nobody asked for.
@@ -172,9 +171,9 @@ fn link(batch: &mut Batch, index: u32, attributes: Attributes) {
 fn hand_over(number: u64, handles: &Handles) -> Result<Reply, Failure> {
     let opened = || -> Result<Reply, Error> {
         let sockets = [
-            (Kind::Tcp, socket(libc::SOCK_STREAM, PROXY_PORT)?),
-            (Kind::Dns, socket(libc::SOCK_DGRAM, DNS_PORT)?),
-            (Kind::DnsTcp, socket(libc::SOCK_STREAM, DNS_PORT)?),
+            (Kind::Tcp, socket(libc::SOCK_STREAM, anywhere(PROXY_PORT))?),
+            (Kind::Dns, socket(libc::SOCK_DGRAM, anywhere(DNS_PORT))?),
+            (Kind::DnsTcp, socket(libc::SOCK_STREAM, anywhere(DNS_PORT))?),
         ];
         for (kind, socket) in sockets {
             handles.send(number, kind, &socket)?;
@@ -184,8 +183,13 @@ fn hand_over(number: u64, handles: &Handles) -> Result<Reply, Failure> {
     opened().map_err(|e| Failure::io("open the sockets of a network", &e))
 }
 
-/// One for both families, at every address there is.
-fn socket(kind: i32, port: u16) -> Result<OwnedFd, Error> {
+/// At every address there is.
+pub fn anywhere(port: u16) -> SocketAddrV6 {
+    SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0)
+}
+
+/// One for both families.
+pub fn socket(kind: i32, at: SocketAddrV6) -> Result<OwnedFd, Error> {
     const BACKLOG: i32 = 511;
     // SAFETY: the structures are live and their sizes are passed along; the new descriptor has no other owner.
     unsafe {
@@ -202,9 +206,7 @@ fn socket(kind: i32, port: u16) -> Result<OwnedFd, Error> {
             let size = size_of_val(value) as u32;
             check(libc::setsockopt(socket.as_raw_fd(), level, option, (value as *const i32).cast(), size))?;
         }
-        let mut address: libc::sockaddr_in6 = std::mem::zeroed();
-        address.sin6_family = libc::AF_INET6 as u16;
-        address.sin6_port = port.to_be();
+        let address = address(at);
         let size = size_of_val(&address) as u32;
         check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size))?;
         if kind == libc::SOCK_STREAM {
@@ -212,6 +214,32 @@ fn socket(kind: i32, port: u16) -> Result<OwnedFd, Error> {
         }
         Ok(socket)
     }
+}
+
+fn address(of: SocketAddrV6) -> libc::sockaddr_in6 {
+    // SAFETY: all zeros is an address.
+    let mut address: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    address.sin6_family = libc::AF_INET6 as u16;
+    address.sin6_port = of.port().to_be();
+    address.sin6_addr.s6_addr = of.ip().octets();
+    address
+}
+
+pub fn connect_to(socket: &OwnedFd, peer: SocketAddrV6) -> Result<(), Error> {
+    let address = address(peer);
+    // SAFETY: the address is live and its size is passed along.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) })
+}
+
+/// Whether the namespace of this thread still has its VM.
+pub fn has_tap() -> bool {
+    index_of_tap() != 0
+}
+
+fn index_of_tap() -> u32 {
+    let name = CString::new(TAP).expect("no zero in it");
+    // SAFETY: a live string.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 fn during(what: &str) -> impl Fn(Error) -> Error + '_ {

@@ -4,6 +4,7 @@ use crate::network::Wiring;
 use crate::paths::Reach;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::{Ipv6Addr, SocketAddrV6};
 
 /// No honest request comes near this; a longer line means the caller is broken, and the helper stops.
 pub const MAX_LINE: usize = 1 << 20;
@@ -37,6 +38,9 @@ pub enum Request {
     OpenNetwork(OfVmm),
     NetworkDrops(OfVmm),
     DropNetwork(DropNetwork),
+    ListenUdp(OfVmm),
+    ConnectUdp(ConnectUdp),
+    CloseUdp(CloseUdp),
 }
 
 #[derive(Deserialize)]
@@ -219,6 +223,34 @@ pub struct MakeNetwork {
 pub struct OfVmm {
     pub pid: i32,
     pub start_time: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConnectUdp {
+    pub listener: u64,
+    pub from: End,
+    pub to: End,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct End {
+    pub address: Ipv6Addr,
+    pub port: u16,
+}
+
+impl End {
+    pub fn address(&self) -> SocketAddrV6 {
+        SocketAddrV6::new(self.address, self.port, 0, 0)
+    }
+}
+
+/// Of the request that has opened it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CloseUdp {
+    pub listener: u64,
 }
 
 /// One whose tap no program has been given.

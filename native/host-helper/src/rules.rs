@@ -1,9 +1,10 @@
 //! What may pass in the network namespace of a VM, as nftables rules. All of it is decided before anything of the host's own sees it:
 //! frames that do not come from the guest's own addresses are dropped on arrival at the tap; of the rest, what is for the gateway
-//! (DNS, echo) is let through, every TCP connection goes to our listener whatever its destination, and all else is dropped.
+//! (DNS, echo) is let through, every TCP connection goes to our listener whatever its destination, so does UDP where somebody listens
+//! for it, and all else is dropped.
 
 use crate::netlink::{self, Attributes, Batch};
-use crate::network::{Wiring, PROXY_PORT, TAP};
+use crate::network::{Wiring, PROXY_PORT, TAP, UDP_PORT};
 use crate::protocol::Drops;
 use std::io::{Error, ErrorKind};
 
@@ -83,6 +84,7 @@ fn prerouting(batch: &mut Batch, wiring: &Wiring) {
     let echo = |family, protocol, kind: u8| to_gateway(family, protocol).payload(TRANSPORT, 0, &[kind]).accept();
     let dns = |family, protocol| to_gateway(family, protocol).payload(TRANSPORT, 2, &DNS).accept();
     let tcp = || Rule::default().meta(16, &[libc::IPPROTO_TCP as u8]);
+    let udp = || Rule::default().meta(16, &[libc::IPPROTO_UDP as u8]);
     let solicitation = Rule::default().meta(16, &[libc::IPPROTO_ICMPV6 as u8]).payload(TRANSPORT, 0, &[135]);
     let rules = [
         dns(libc::AF_INET, libc::IPPROTO_UDP),
@@ -92,10 +94,11 @@ fn prerouting(batch: &mut Batch, wiring: &Wiring) {
         echo(libc::AF_INET, libc::IPPROTO_ICMP, 8),
         echo(libc::AF_INET6, libc::IPPROTO_ICMPV6, 128),
         solicitation.accept(),
-        tcp().to_proxy().accept(),
+        tcp().to_socket(PROXY_PORT).accept(),
         // Nobody listens: every address is the namespace's own, so the kernel refuses the connection.
         tcp().accept(),
-        Rule::default().meta(16, &[libc::IPPROTO_UDP as u8]).count(UDP).drop(),
+        udp().to_socket(UDP_PORT).accept(),
+        udp().count(UDP).drop(),
         Rule::default().count(OTHER).drop(),
     ];
     for rule in rules {
@@ -138,8 +141,9 @@ impl Rule {
         self.expression("cmp", Attributes::default().big(1, REGISTER).big(2, 0).nest(3, value))
     }
 
-    fn to_proxy(self) -> Self {
-        let port = Attributes::default().bytes(1, &PROXY_PORT.to_be_bytes());
+    /// False where nobody listens there.
+    fn to_socket(self, port: u16) -> Self {
+        let port = Attributes::default().bytes(1, &port.to_be_bytes());
         self.expression("immediate", Attributes::default().big(1, REGISTER).nest(2, port))
             .expression("tproxy", Attributes::default().big(1, 0).big(3, REGISTER))
     }

@@ -130,6 +130,52 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
   expect(all).toBeGreaterThanOrEqual(after.udp);
 });
 
+it('UDP goes where an address that is allowed lets it, and its answers come back', async () => {
+  const echo = createSocket('udp4', (bytes, { port: to, address }) => echo.send(`${bytes}!`, to, address));
+  await new Promise<void>((done) => echo.bind(0, '127.0.0.1', done));
+  const at = echo.address().port;
+  // As IPv6 writes 127.0.0.1: what is only that to a guest is the guest itself.
+  const say = (to: string, patience: number) =>
+    python(`
+import socket
+heard = []
+with socket.socket(socket.AF_INET6 if ':' in '${to}' else socket.AF_INET, socket.SOCK_DGRAM) as s:
+    s.settimeout(${patience})
+    for n in range(3):
+        try:
+            s.sendto(f'{n}'.encode(), ('${to}', ${at}))
+            heard.append(s.recv(100).decode())
+        except OSError as error: heard.append(type(error).__name__)
+print(*heard)
+`);
+  const HOST = '64:ff9b::7f00:1';
+  await allow({ allow: [`127.0.0.1:${at}`] });
+  expect(await say(HOST, 10)).toBe('0! 1! 2!');
+  expect(await say(NOWHERE, 0.3)).toBe('TimeoutError TimeoutError TimeoutError');
+  const { body } = await daemon.call(`/v1/sandboxes/${id}/network`);
+  expect(body.counters.open).toBe(1);
+  expect(body.decisions).toContainEqual(
+    expect.objectContaining({ kind: 'udp', address: '127.0.0.1', port: at, allowed: true }),
+  );
+  expect(body.decisions.at(-1)).toMatchObject({ kind: 'udp', address: NOWHERE, port: at, allowed: false });
+  // Who begins more than it may is not heard for a while.
+  await python(`
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+    for port in range(2000, 2400): s.sendto(b'', ('${NOWHERE}', port))
+`);
+  const flooded = (await daemon.call(`/v1/sandboxes/${id}/network`)).body;
+  expect(flooded.counters.denied - body.counters.denied).toBeGreaterThanOrEqual(90);
+  expect(flooded.counters.denied - body.counters.denied).toBeLessThan(350);
+  const before = flooded.drops.udp;
+  const closed = await allow({});
+  expect(closed.body.counters.open).toBe(0);
+  expect(await say(HOST, 0.3)).toBe('TimeoutError TimeoutError TimeoutError');
+  // It does not even come to the daemon.
+  expect((await daemon.call(`/v1/sandboxes/${id}/network`)).body.drops.udp).toBe(before + 3);
+  echo.close();
+});
+
 it('it goes on so in a fork, and after the daemon was killed', async () => {
   await allow({ allow: ['api.example', `127.0.0.1:${port}`] });
   const source = id;

@@ -11,6 +11,7 @@ import { HttpProxy } from './http-proxy.js';
 import { type LookUp, Names } from './names.js';
 import { Outlet, plainAddress, type Settings } from './outlet.js';
 import type { Destination } from './route.js';
+import { UdpFlows, type UdpPort } from './udp.js';
 
 const MOST_CONNECTIONS = 512;
 const MOST_PENDING = 128;
@@ -25,6 +26,7 @@ export interface Sockets {
   tcp: Server;
   dns: UdpSocket;
   dnsTcp: Server;
+  udp?: UdpPort;
 }
 
 export interface EgressOptions {
@@ -48,6 +50,7 @@ interface Attached {
   outlet: Outlet;
   dns: Dns;
   connections: Set<Connection>;
+  udp: UdpFlows;
 }
 
 /** Nothing leaves a sandbox but through here. */
@@ -63,14 +66,15 @@ export class Egress {
     this.#parts = { names: new Names(lookUp), dial, authority, http: new HttpProxy(roots) };
   }
 
-  attach(id: string, { tcp, dns: udp, dnsTcp }: Sockets): void {
+  attach(id: string, { tcp, dns: questions, dnsTcp, udp: port }: Sockets): void {
     this.detach(id);
     const { settingsOf, onDenied = () => {}, onFlood = () => {}, own = ownAddresses } = this.#options;
     const outlet = new Outlet(id, settingsOf(id), { own, onDenied });
     const dns = new Dns(outlet, this.#parts.names, onFlood);
-    const attached = { outlet, dns, connections: new Set<Connection>() };
+    const udp = new UdpFlows(outlet, port, own, () => this.#full(outlet));
+    const attached = { outlet, dns, connections: new Set<Connection>(), udp };
     this.#attached.set(id, attached);
-    dns.serve(udp, dnsTcp);
+    dns.serve(questions, dnsTcp);
     tcp.on('connection', (socket) => this.#accept(attached, socket));
   }
 
@@ -79,6 +83,7 @@ export class Egress {
     const attached = this.#attached.get(id);
     if (!attached) return;
     attached.dns.close();
+    attached.udp.close();
     for (const connection of attached.connections) connection.cut();
     add(this.#past, this.report(id).counters);
     this.#past.open = 0;
@@ -90,14 +95,15 @@ export class Egress {
     const attached = this.#attached.get(id);
     if (!attached) return;
     attached.outlet.settings = settings;
+    attached.udp.recheck();
     for (const connection of attached.connections) connection.recheck();
   }
 
   report(id: string): { counters: NetworkCounters; decisions: NetworkDecision[] } {
     const attached = this.#attached.get(id);
     if (!attached) return { counters: { ...NOTHING }, decisions: [] };
-    const { outlet, connections } = attached;
-    const counters = { ...outlet.counters, open: connections.size };
+    const { outlet, connections, udp } = attached;
+    const counters = { ...outlet.counters, open: connections.size + udp.open };
     for (const { socket } of connections) {
       counters.bytes_sent += socket.bytesRead;
       counters.bytes_received += socket.bytesWritten;
@@ -125,9 +131,8 @@ export class Egress {
     const pending = [...connections].filter(({ isPending }) => isPending).length;
     if (connections.size >= MOST_CONNECTIONS || pending >= MOST_PENDING)
       return void connection.deny({ allowed: false, rule: 'too many connections' });
-    const { owner } = outlet.settings;
-    if (owner !== undefined && this.#openOf(owner) >= (this.#options.mostOf?.(owner) ?? MOST_OF_OWNER))
-      return void connection.deny({ allowed: false, rule: `too many connections of ${owner}` });
+    const rule = this.#full(outlet);
+    if (rule !== undefined) return void connection.deny({ allowed: false, rule });
     connections.add(connection);
     socket.once('close', () => {
       connections.delete(connection);
@@ -137,11 +142,13 @@ export class Egress {
     void connection.run();
   }
 
-  #openOf(owner: string): number {
+  /** Why the owner may have no more of them. */
+  #full({ settings: { owner } }: Outlet): string | undefined {
+    if (owner === undefined) return undefined;
     let open = 0;
-    for (const { outlet, connections } of this.#attached.values())
-      if (outlet.settings.owner === owner) open += connections.size;
-    return open;
+    for (const { outlet, connections, udp } of this.#attached.values())
+      if (outlet.settings.owner === owner) open += connections.size + udp.open;
+    return open < (this.#options.mostOf?.(owner) ?? MOST_OF_OWNER) ? undefined : `too many connections of ${owner}`;
   }
 }
 

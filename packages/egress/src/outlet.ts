@@ -65,7 +65,7 @@ export class Outlet {
 
   /** Counts a decision and remembers it for whoever wants to know why something does not work. */
   note(
-    kind: 'tcp' | 'dns',
+    kind: NetworkDecision['kind'],
     { allowed, rule }: Verdict,
     about: Pick<NetworkDecision, 'name' | 'address' | 'port'>,
   ): void {

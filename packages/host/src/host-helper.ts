@@ -20,7 +20,7 @@ import {
   Tsc,
 } from './helper-protocol.js';
 import { nativeBinary } from './native-binary.js';
-import { Arrivals, type HostNetwork, type NetworkSockets, type Wiring } from './network.js';
+import { Arrivals, type Datagram, type HostNetwork, type NetworkSockets, type Wiring } from './network.js';
 
 interface Pending {
   resolve: (value: unknown) => void;
@@ -216,6 +216,22 @@ export class HostHelper implements AsyncDisposable {
   /** What a guest has sent in vain: frames that do not come from it, and packets that there is no way for, UDP other than DNS among them. */
   networkDrops({ pid, startTime }: ProcessName): Promise<z.infer<typeof Drops>> {
     return this.#call('network_drops', { pid, start_time: startTime }, Drops);
+  }
+
+  /** From here on the UDP that the guest of a VMM sends is told, until the listener that this returns is closed. */
+  async listenUdp({ pid, startTime }: ProcessName, onDatagram: (datagram: Datagram) => void): Promise<number> {
+    const { network: listener } = await this.#call('listen_udp', { pid, start_time: startTime }, Network);
+    this.#arrivals.takers.set(listener, ({ socket, from, to, bytes }) => {
+      // One that is gone by then needs it no more.
+      const claim = (): void => void this.#call('connect_udp', { listener, from, to }, Done).catch(() => {});
+      onDatagram({ from, to, bytes, ...(socket && { flow: { socket, claim } }) });
+    });
+    return listener;
+  }
+
+  async closeUdp(listener: number): Promise<void> {
+    this.#arrivals.takers.delete(listener);
+    await this.#call('close_udp', { listener }, Done);
   }
 
   /** For one that was never given to a process. */

@@ -34,18 +34,40 @@ export function closeSockets({ tcp, dns, dnsTcp }: NetworkSockets): void {
   for (const socket of [tcp, dns, dnsTcp]) socket.close();
 }
 
-const Arrival = z.object({ network: z.number(), kind: z.enum(['tcp', 'dns', 'dnsTcp']) });
+/** UDP that a guest sends from one end to another. */
+export interface Datagram {
+  from: { address: string; port: number };
+  to: { address: string; port: number };
+  bytes: Buffer;
+  /** With the first one between these ends: where the others arrive once it is claimed. */
+  flow?: { socket: Socket; claim: () => void };
+}
+
+/** As it comes from the helper. */
+export interface Arrived extends Omit<Datagram, 'flow'> {
+  socket: Socket | undefined;
+}
+
+const End = z.object({ address: z.string(), port: z.number() });
+const Arrival = z.discriminatedUnion('kind', [
+  z.object({ network: z.number(), kind: z.enum(['tcp', 'dns', 'dnsTcp']) }),
+  z.object({ network: z.number(), kind: z.literal('udp'), from: End, to: End, bytes: z.hex() }),
+]);
 
 /** The sockets that the helper sends, by network, until they are taken. */
 export class Arrivals {
   readonly #arrived = new Map<number, Partial<NetworkSockets>>();
   readonly #waiting = new Map<number, (sockets: NetworkSockets) => void>();
+  /** Who is told of UDP, by the number of the listener. */
+  readonly takers = new Map<number, (arrived: Arrived) => void>();
 
   constructor(child: ChildProcess) {
     child.on('message', (message, handle) => {
-      const { network, kind } = Arrival.parse(message);
+      const arrival = Arrival.parse(message);
+      const { network, kind } = arrival;
       // Whatever a guest does to a socket, it is no reason for the program to end.
-      (handle as Server | Socket).on('error', () => {});
+      (handle as Server | Socket | undefined)?.on('error', () => {});
+      if (arrival.kind === 'udp') return this.#datagram(arrival, handle as Socket | undefined);
       // One half of a connection may end before the other: whoever answers decides.
       if (kind !== 'dns') Object.assign(handle as Server, { allowHalfOpen: true });
       this.#arrived.set(network, { ...this.#arrived.get(network), [kind]: handle });
@@ -58,6 +80,12 @@ export class Arrivals {
       this.#waiting.set(network, resolve);
       this.#deliver(network);
     });
+  }
+
+  #datagram({ network, from, to, bytes }: z.infer<typeof Arrival> & { kind: 'udp' }, socket?: Socket): void {
+    const taker = this.takers.get(network);
+    if (taker) taker({ from, to, bytes: Buffer.from(bytes, 'hex'), socket });
+    else socket?.close();
   }
 
   #deliver(network: number): void {

@@ -17,6 +17,18 @@ def udp(address, port):
         return s.recv(1000).decode()
 
 
+def talk(address, port, count):
+    """Says several things from one socket, each after an answer to the one before."""
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.settimeout(2)
+        answers = []
+        for n in range(int(count)):
+            s.sendto(str(n).encode(), (address, int(port)))
+            answers.append(s.recv(1000).decode())
+        return ', '.join(answers)
+
+
 def refused(address, port):
     while True:
         try:

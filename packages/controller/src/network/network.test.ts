@@ -1,13 +1,14 @@
 import { once } from 'node:events';
-import { readFileSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import type { Socket } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import type { NetworkSockets } from '@forkd/host';
+import type { Datagram } from '@forkd/host';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import type { Sandbox } from '../sandbox.js';
 import { close, dataDirectory, openController, plainRecipe, startProgram, until } from '../testing.js';
 import { type NetworkMode, Networks, SPARE } from './networks.js';
 import { tapsOf } from './taps.js';
+import type { UdpPort } from './udp-port.js';
 import type { Uplink } from './uplink.js';
 import { DEFAULT_RANGE, wiringOf } from './wiring.js';
 
@@ -18,9 +19,11 @@ class Echo implements Uplink {
   readonly seen: string[] = [];
   /** Whose VM is in which place. */
   readonly owners = new Map<string, string>();
+  readonly ports = new Map<string, UdpPort>();
 
-  attach(place: string, { tcp, dns, dnsTcp }: NetworkSockets, sandbox = 'nobody'): void {
+  attach(place: string, { tcp, dns, dnsTcp, udp }: Parameters<Uplink['attach']>[1], sandbox = 'nobody'): void {
     this.owners.set(place, sandbox);
+    this.ports.set(place, udp);
     const answer = (socket: Socket): void => {
       const { localAddress, localPort } = socket;
       this.seen.push(`${place} ${localAddress} ${localPort}`);
@@ -103,6 +106,40 @@ it('names are asked of the gateway; all else that is not TCP gets no answer', as
   const others = ['203.0.113.7 53', '2001:db8::7 53', '203.0.113.7 443', `${GATEWAY4} 123`, `${GATEWAY6} 123`];
   const answers = await program(child, ...others.map((to) => `udp ${to}`));
   expect(answers).toEqual(others.map(() => 'TimeoutError'));
+});
+
+it('UDP arrives while somebody takes it, the whole of a flow at one socket, and answers come from where it went', async () => {
+  const child = children[1]!;
+  const port = uplink.ports.get(child.id)!;
+  const threads = (): number => readdirSync(`/proc/${controller.helper.pid}/task`).length;
+  const before = threads();
+  const seen: string[] = [];
+  const flows = new Map<string, NonNullable<Datagram['flow']>>();
+  port.take(({ from, to, bytes, flow: begun }: Datagram) => {
+    if (begun) flows.set(to.address, begun);
+    const { socket, claim } = flows.get(to.address)!;
+    const heard = (what: Buffer): void => {
+      seen.push(`${to.address} ${what}`);
+      socket.send(`${to.address} ${to.port}`, from.port, from.address);
+    };
+    // What is sent before it is claimed does not come there.
+    heard(bytes);
+    if (!begun) return;
+    socket.on('message', heard);
+    claim();
+  });
+  await until(() => threads() > before, 2_000);
+  expect(await program(child, 'talk 203.0.113.7 443 3', 'talk 2001:db8::7 123 3')).toEqual([
+    '::ffff:203.0.113.7 443, '.repeat(3).slice(0, -2),
+    '2001:db8::7 123, '.repeat(3).slice(0, -2),
+  ]);
+  expect(seen).toEqual(['::ffff:203.0.113.7', '2001:db8::7'].flatMap((to) => [`${to} 0`, `${to} 1`, `${to} 2`]));
+  expect(flows.size).toBe(2);
+  port.take(undefined);
+  await until(() => threads() === before, 2_000);
+  expect(await program(child, 'udp 203.0.113.7 443')).toEqual(['TimeoutError']);
+  expect(seen).toHaveLength(6);
+  for (const { socket } of flows.values()) socket.close();
 });
 
 it('frames with another sender than the guest are dropped', async () => {

@@ -3,6 +3,7 @@ import type { Engine, Nic, Vm } from '@forkd/engine';
 import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
 import { asForkdError, ForkdError, type NetworkWire } from '@forkd/protocol';
 import { DropCounts } from './drops.js';
+import { UdpPort } from './udp-port.js';
 import { closed, type Uplink } from './uplink.js';
 import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
 
@@ -91,10 +92,10 @@ export class Networks {
       });
     const place = relative(this.own, directory);
     const { number, sockets } = await this.#next(wiring);
-    this.#attach(place, sockets, sandbox);
+    const udp = this.#attach(place, sockets, sandbox);
     try {
       const vm = await start({ nic: { mac, wire: { network: number } } });
-      this.#follow(place, sockets, vm);
+      this.#follow(place, sockets, udp, vm);
       return vm;
     } catch (thrown) {
       this.#detach(place, sockets);
@@ -108,8 +109,7 @@ export class Networks {
     if (this.#mode === 'none') throw new ForkdError('host_unfit', 'this forkd runs without network');
     const place = relative(this.own, directory);
     const sockets = await this.helper.openNetwork(vm);
-    this.#attach(place, sockets, sandbox);
-    this.#follow(place, sockets, vm);
+    this.#follow(place, sockets, this.#attach(place, sockets, sandbox), vm);
   }
 
   /** Where what the VM in a place sends goes. */
@@ -158,12 +158,15 @@ export class Networks {
     await this.helper.dropNetwork(number);
   }
 
-  #attach(place: string, sockets: NetworkSockets, sandbox?: string): void {
+  #attach(place: string, sockets: NetworkSockets, sandbox?: string): UdpPort {
+    const udp = new UdpPort(this.helper);
     this.#attached.set(place, sockets);
-    this.#uplink.attach(place, sockets, sandbox);
+    this.#uplink.attach(place, { ...sockets, udp }, sandbox);
+    return udp;
   }
 
-  #follow(place: string, sockets: NetworkSockets, vm: Vm): void {
+  #follow(place: string, sockets: NetworkSockets, udp: UdpPort, vm: Vm): void {
+    udp.start(vm);
     this.drops.watch(place, vm);
     void vm.exited.then(() => this.#detach(place, sockets));
   }

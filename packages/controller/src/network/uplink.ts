@@ -1,6 +1,7 @@
 import type { Socket as Dgram } from 'node:dgram';
 import type { Socket } from 'node:net';
 import type { NetworkSockets } from '@forkd/host';
+import type { UdpPort } from './udp-port.js';
 
 /** What becomes of everything that guests send. */
 export interface Uplink {
@@ -9,7 +10,7 @@ export interface Uplink {
    * alone also while it takes over the id of another one. `sandbox` is whose VM it is, or will be; zygotes, parents and the like
    * are nobody's.
    */
-  attach(place: string, sockets: NetworkSockets, sandbox?: string): void;
+  attach(place: string, sockets: NetworkSockets & { udp: UdpPort }, sandbox?: string): void;
   /** The VM has ended: its connections are to be ended too. */
   detach(place: string): void;
 }

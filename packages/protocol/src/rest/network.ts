@@ -83,7 +83,7 @@ export type ChangeNetwork = z.input<typeof ChangeNetwork>;
 
 export const NetworkDecision = z.object({
   at_unix_ms: z.number().int(),
-  kind: z.enum(['tcp', 'dns']),
+  kind: z.enum(['tcp', 'udp', 'dns']),
   name: z.string().optional(),
   address: z.string().optional(),
   port: z.number().int().optional(),
@@ -111,7 +111,7 @@ export type NetworkCounters = z.infer<typeof NetworkCounters>;
 export const NetworkDrops = z.object({
   /** Frames whose sender is not the sandbox: MAC address, IP address or ARP. */
   spoofed: z.number().int(),
-  /** UDP to anything but the resolver. */
+  /** UDP to anything but the resolver, where nothing in the policy could allow it. */
   udp: z.number().int(),
   /** ICMP to anything but the gateway, and all other protocols. */
   other: z.number().int(),
