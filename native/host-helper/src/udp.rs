@@ -24,6 +24,7 @@ const SAME_FLOW: Duration = Duration::from_secs(1);
 const LARGEST: usize = 2048;
 /// How often it is looked whether the guest is still there.
 const LOOK_MS: i32 = 30_000;
+const AT_ONCE: usize = 64;
 const STACK: usize = 256 << 10;
 
 type Ends = (SocketAddrV6, SocketAddrV6);
@@ -92,8 +93,12 @@ impl Listener {
             if polls[1].revents != 0 || (ready == 0 && !network::has_tap()) {
                 return;
             }
-            while let Some(datagram) = receive(&self.socket) {
-                self.take(&datagram, handles);
+            // Who never stops sending does not keep it from being closed.
+            for _ in 0..AT_ONCE {
+                let Some(received) = receive(&self.socket) else { break };
+                if let Some(datagram) = received {
+                    self.take(&datagram, handles);
+                }
             }
         }
     }
@@ -137,34 +142,30 @@ fn listener() -> Result<OwnedFd, Error> {
     Ok(socket)
 }
 
-/// `None`: there is nothing more. What cannot be read whole is passed over.
-fn receive(socket: &OwnedFd) -> Option<Datagram> {
-    loop {
-        let mut bytes = vec![0u8; LARGEST];
-        let mut control = [0u64; 16];
-        // SAFETY: every pointer is to a live local that is as long as it is said to be; what is read of the control data is in its bounds.
-        unsafe {
-            let mut from: libc::sockaddr_in6 = std::mem::zeroed();
-            let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_name = (&raw mut from).cast();
-            message.msg_namelen = size_of_val(&from) as u32;
-            message.msg_iov = &mut part;
-            message.msg_iovlen = 1;
-            message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = size_of_val(&control);
-            let n = libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT);
-            if n < 0 {
-                return None;
-            }
-            if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
-                continue;
-            }
-            let Some(to) = destination(&message) else { continue };
-            bytes.truncate(n as usize);
-            let from = SocketAddrV6::new(from.sin6_addr.s6_addr.into(), u16::from_be(from.sin6_port), 0, 0);
-            return Some(Datagram { from, to, bytes });
+/// `None`: there is nothing more. `Some(None)`: one that cannot be read whole.
+fn receive(socket: &OwnedFd) -> Option<Option<Datagram>> {
+    let mut bytes = vec![0u8; LARGEST];
+    let mut control = [0u64; 16];
+    // SAFETY: every pointer is to a live local that is as long as it is said to be; what is read of the control data is in its bounds.
+    unsafe {
+        let mut from: libc::sockaddr_in6 = std::mem::zeroed();
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_name = (&raw mut from).cast();
+        message.msg_namelen = size_of_val(&from) as u32;
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        let n = libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT);
+        if n < 0 {
+            return None;
         }
+        let is_whole = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
+        let to = if is_whole { destination(&message) } else { None };
+        bytes.truncate(n as usize);
+        let from = SocketAddrV6::new(from.sin6_addr.s6_addr.into(), u16::from_be(from.sin6_port), 0, 0);
+        Some(to.map(|to| Datagram { from, to, bytes }))
     }
 }
 

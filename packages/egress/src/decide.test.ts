@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { decide, keyOf, mayResolve } from './decide.js';
 import { policy } from './testing.js';
+import { udpPolicy } from './udp.js';
 import { widening } from './within.js';
 
 const allowed = (given: Partial<NetworkPolicy>, address: string, port = 443, name?: string): boolean =>
@@ -245,6 +246,9 @@ describe('always', () => {
         if (widening(narrow, wide, own) !== undefined) return;
         held++;
         if (decide(narrow, to, own).allowed) expect(decide(wide, to, own).allowed).toBe(true);
+        const { address, port } = to;
+        if (decide(udpPolicy(narrow), { address, port }, own).allowed)
+          expect(decide(udpPolicy(wide), { address, port }, own).allowed).toBe(true);
         if (to.name !== undefined && mayResolve(narrow, to.name).allowed)
           expect(mayResolve(wide, to.name).allowed).toBe(true);
       }),
