@@ -43,6 +43,7 @@ class Echo implements Uplink {
 
 const uplink = new Echo();
 const root = dataDirectory();
+const other = dataDirectory();
 let controller: Awaited<ReturnType<typeof openController>>;
 let children: Sandbox[] = [];
 
@@ -199,7 +200,6 @@ it('nothing is left of the network of one that ended', async () => {
 });
 
 it('without network there is no device, also where there could be one; snapshots that have one are refused', async () => {
-  const other = dataDirectory();
   let own = await openController(other, false, { mode: 'none' });
   await own.createSnapshot({ tag: 'dumb', recipe: await plainRecipe(), recipeName: 'plain' });
   await close(own);
@@ -218,7 +218,7 @@ it('without network there is no device, also where there could be one; snapshots
 }, 60_000);
 
 it('where no tap can be made, new snapshots have a closed network, or none, unless a tap is asked for', async () => {
-  const own = await openController(dataDirectory());
+  const own = await openController(other);
   const failing = Object.assign(Object.create(own.helper), { makeNetwork: () => Promise.reject(new Error('no tun')) });
   const without = { userNetwork: async () => ({ usable: false, reason: 'it has none' }) };
   const made = (mode: NetworkMode, engine: ConstructorParameters<typeof Networks>[1] = own.engine) =>
