@@ -62,11 +62,16 @@ pub async fn adopt(agent: &Agent, request: Request<Incoming>) -> Result<Response
         step("machine-id", machine::renew_ids())?;
         renew_host_keys(agent).await?;
     }
-    let kernels = agent
-        .kernels
-        .order(RESEED, |_| order(&identity.env), KERNEL_LIMIT)
-        .await
-        .map_err(|fault| Fault::new(fault.code, format!("kernels: {}", fault.message)))?;
+    // A generator that goes by the clock takes itself for fresh: for this moment it was seeded in the future.
+    let aged = agent.is_init && born && agent.kernels.goes_by_the_clock();
+    if aged {
+        step("clock", machine::move_clock(-machine::AGES_SECS))?;
+    }
+    let kernels = agent.kernels.order(RESEED, |_| order(&identity.env), KERNEL_LIMIT).await;
+    if aged {
+        step("clock", machine::move_clock(machine::AGES_SECS))?;
+    }
+    let kernels = kernels.map_err(|fault| Fault::new(fault.code, format!("kernels: {}", fault.message)))?;
     let file = agent.runtime_dir.join("identity.json");
     step("identity.json", std::fs::write(file, json!(identity).to_string()))?;
     let hook_env = hook_environment(&identity);

@@ -10,6 +10,9 @@ use nix::mount::{mount, MsFlags};
 const RNDADDENTROPY: libc::Ioctl = 0x4008_5203;
 const RNDRESEEDCRNG: libc::Ioctl = 0x5207;
 
+/// Longer than a snapshot lives: once a child's own clock has caught up with what was seeded ahead of time, that is worth nothing.
+pub const AGES_SECS: i64 = 3650 * 86_400;
+
 const MACHINE_ID: (&str, &str) = ("/run/forkd/machine-id", "/etc/machine-id");
 const BOOT_ID: (&str, &str) = ("/run/forkd/boot_id", "/proc/sys/kernel/random/boot_id");
 

@@ -20,18 +20,15 @@ struct Settle {
     drop_caches: bool,
 }
 
-/// Longer than a snapshot lives: once a child's own clock has caught up with it, the mark is worth nothing.
-const AHEAD_SECS: i64 = 3650 * 86_400;
-
 /// Freezes the kernels while the clock is ahead: what they seed meanwhile counts as stale in a child, whose clock is right.
 async fn frozen_ahead_of_time(agent: &Agent) -> Result<Vec<&'static str>, Fault> {
     let moved = |seconds: i64| match agent.is_init {
         true => machine::move_clock(seconds).map_err(|error| Fault::internal(format!("clock: {error}"))),
         false => Ok(()),
     };
-    moved(AHEAD_SECS)?;
+    moved(machine::AGES_SECS)?;
     let kernels = agent.kernels.order(FREEZE, |_| Vec::new(), LIMIT).await;
-    moved(-AHEAD_SECS)?;
+    moved(-machine::AGES_SECS)?;
     kernels
 }
 

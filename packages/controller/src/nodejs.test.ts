@@ -27,13 +27,26 @@ it('children of a Node recipe evaluate and keep state, each for itself', async (
   expect(await Promise.all(children.map((child) => node(child, 'mine * 2')))).toEqual(['0', '2', '4', '6']);
 });
 
-it.each([
+const DRAWS = [
   'Math.random()',
   "require('node:crypto').randomBytes(16).toString('hex')",
   "require('node:crypto').randomUUID()",
   "Buffer.from(require('node:crypto').webcrypto.getRandomValues(new Uint8Array(16))).toString('hex')",
   "await new Promise((done) => require('node:crypto').randomBytes(16, (_, bytes) => done(bytes.toString('hex'))))",
   "require('node:crypto').createECDH('prime256v1').generateKeys('hex')",
-])('no two children draw the same from %s', async (code) => {
-  expect(new Set(await Promise.all(children.map((child) => node(child, code)))).size).toBe(children.length);
+];
+const drawn = async (from: Sandbox[], code: string): Promise<number> =>
+  new Set(await Promise.all(from.map((child) => node(child, code)))).size;
+
+it.each(DRAWS)('no two children draw the same from %s', async (code) => {
+  expect(await drawn(children, code)).toBe(children.length);
+});
+
+it('nor do children of a branch, and their clocks are right', async () => {
+  await controller.beginBranch(children[0]!.id, { tag: 'drawn', mode: 'live', owner: 'local' }).done;
+  const results = await controller.spawn({ tag: 'drawn', n: 3 });
+  const siblings = [children[0]!, ...results.flatMap((result) => (result.ok ? [result.sandbox] : []))];
+  for (const code of DRAWS) expect(await drawn(siblings, code), code).toBe(4);
+  for (const child of siblings)
+    expect(Math.abs(Number(await node(child, 'Date.now()')) - Date.now())).toBeLessThan(5_000);
 });

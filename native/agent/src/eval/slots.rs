@@ -127,6 +127,11 @@ impl Kernels {
         }
     }
 
+    /// Node's OpenSSL seeds itself again when the clock stands before the moment at which it last did, or long after; asked, it does not.
+    pub fn goes_by_the_clock(&self) -> bool {
+        self.living(Language::Node).is_some()
+    }
+
     /// Sends every living kernel an order and waits for all of them; returns their names.
     pub async fn order(
         &self,
