@@ -260,10 +260,14 @@ describe('WebSockets', () => {
     expect((await say('GET', `/v1/sandboxes/${id}/tunnel/3001`)).status).toBe(400);
   });
 
-  it('carry TCP to a port, both ends of it separately', async () => {
+  const bytes = {
+    'any bytes': randomBytes(2 << 20),
+    // With what an HTTP/2 connection begins, as the one does that carries all this.
+    'bytes that look like a new connection': Buffer.alloc(2 << 20, 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'),
+  };
+  it.each(Object.entries(bytes))('carry TCP to a port, both ends of it separately: %s', async (_, data) => {
     const socket = dial(`/v1/sandboxes/${id}/tunnel/3001`);
     await once(socket, 'open');
-    const data = randomBytes(2 << 20);
     for (let at = 0; at < data.length; at += 1 << 16) socket.send(data.subarray(at, at + (1 << 16)));
     socket.send(Buffer.alloc(0));
     const parts: Buffer[] = [];
