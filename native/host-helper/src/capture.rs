@@ -48,9 +48,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, pagemap: &File, regions: &[Region], full: bool) -> Result<Reply, Error> {
-        if regions.iter().any(|region| region.offset + (region.end - region.start) > self.size) {
-            return Err(Error::new(ErrorKind::InvalidData, "the image is smaller than the RAM"));
-        }
+        guest_ram::check_whole(regions, self.size)?;
         if full {
             copy::fill(&self.image, &self.to)?;
         } else {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Offset of the thread id in glibc's thread descriptor, to which fs_base points. Checked before it is relied on.
 pub const TID_OFFSET: u64 = 0x2d0;
 /// After how long one that is not idle is looked at again, at first and at last.
-const PAUSES: RangeInclusive<Duration> = Duration::from_micros(200)..=Duration::from_millis(8);
+const PAUSES: RangeInclusive<Duration> = Duration::from_micros(50)..=Duration::from_millis(8);
 /// All addresses that a process can have.
 const EVERYWHERE: (u64, u64) = (0x1000, 0x7fff_ffff_e000);
 

@@ -59,6 +59,15 @@ fn parse(maps: &str, is_image: impl Fn(u64, u64, u64) -> bool) -> Result<Vec<Reg
     Ok(found)
 }
 
+/// A file of another size belongs to another VM; regions that are less have not all been found.
+pub fn check_whole(regions: &[Region], size: u64) -> Result<(), Error> {
+    let ram: u64 = regions.iter().map(|region| region.end - region.start).sum();
+    if size == ram && size > 0 {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidData, format!("{size} bytes do not belong to a RAM of {ram}")))
+}
+
 /// The ranges of a region that the guest has written, in order.
 pub fn for_each_written(
     pagemap: &File,
@@ -120,6 +129,17 @@ mod tests {
         assert_eq!(written(&entries(&[mine, mine, file, mine])), [(0, 2), (3, 4)]);
         assert_eq!(written(&entries(&[nothing, mine, SWAPPED, mine, nothing])), [(1, 4)]);
         assert_eq!(written(&entries(&[SWAPPED | OF_A_FILE])), [(0, 1)]);
+    }
+
+    #[test]
+    fn only_what_has_the_size_of_the_ram_is_taken() {
+        let regions =
+            [Region { start: 0x1000, end: 0x3000, offset: 0 }, Region { start: 0x9000, end: 0xa000, offset: 0x2000 }];
+        assert!(check_whole(&regions, 0x3000).is_ok());
+        assert!(check_whole(&regions, 0x4000).is_err());
+        assert!(check_whole(&regions, 0x2000).is_err());
+        assert!(check_whole(&regions[1..], 0x3000).is_err());
+        assert!(check_whole(&[], 0).is_err());
     }
 
     #[test]

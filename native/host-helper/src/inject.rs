@@ -5,7 +5,7 @@ use crate::guest_ram::{self, Region};
 use crate::process;
 use crate::protocol::{Failure, Inject, Reply};
 use std::fs::File;
-use std::io::{Error, ErrorKind};
+use std::io::Error;
 use std::os::unix::fs::FileExt;
 
 const CHUNK: u64 = 1 << 20;
@@ -18,7 +18,7 @@ fn run(request: &Inject) -> Result<Reply, Error> {
     process::check(request.pid, request.start_time)?;
     let regions = guest_ram::regions(request.pid, &request.memory)?;
     let from = copy::open(&request.from)?;
-    check_size(&regions, from.metadata()?.len())?;
+    guest_ram::check_whole(&regions, from.metadata()?.len())?;
     let mut bytes = 0;
     for (start, end) in copy::extents(&from)? {
         for region in &regions {
@@ -26,15 +26,6 @@ fn run(request: &Inject) -> Result<Reply, Error> {
         }
     }
     Ok(Reply::Injected { bytes })
-}
-
-/// One that is larger or smaller than the RAM was made of another VM.
-fn check_size(regions: &[Region], size: u64) -> Result<(), Error> {
-    let ram = regions.iter().map(|region| region.offset + (region.end - region.start)).max().unwrap_or_default();
-    if size == ram {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::InvalidData, format!("{size} bytes do not belong to a RAM of {ram}")))
 }
 
 /// Writes the part of a range of the file that belongs to a region.
@@ -59,20 +50,5 @@ fn poke(pid: i32, address: u64, bytes: &[u8]) -> Result<(), Error> {
         n if n == bytes.len() as isize => Ok(()),
         n if n < 0 => Err(Error::last_os_error()),
         _ => Err(Error::from_raw_os_error(libc::ESRCH)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_what_has_the_size_of_the_ram_is_taken() {
-        let regions =
-            [Region { start: 0x1000, end: 0x3000, offset: 0 }, Region { start: 0x9000, end: 0xa000, offset: 0x2000 }];
-        assert!(check_size(&regions, 0x3000).is_ok());
-        assert!(check_size(&regions, 0x4000).is_err());
-        assert!(check_size(&regions, 0x2000).is_err());
-        assert!(check_size(&[], 0x1000).is_err());
     }
 }

@@ -112,7 +112,10 @@ fn paths(request: &Request) -> Vec<(&str, Use<'_>)> {
         | Request::MakeNetwork(_)
         | Request::OpenNetwork(_)
         | Request::NetworkDrops(_)
-        | Request::DropNetwork(_) => Vec::new(),
+        | Request::DropNetwork(_)
+        | Request::ListenUdp(_)
+        | Request::ConnectUdp(_)
+        | Request::CloseUdp(_) => Vec::new(),
     }
 }
 

@@ -39,6 +39,10 @@ pub fn twin(
         None => (Extent::Memory, PATIENCE),
     };
     let frozen = process::check(request.pid, request.start_time).and_then(|()| {
+        if request.wakes.is_none() {
+            // One whose RAM is the image itself cannot be frozen.
+            guest_ram::regions(request.pid, &request.memory)?;
+        }
         let copy = copy(request.pid, extent, patience, pages.entry(original).or_default())?;
         freeze(copy, request, sleepers)
     });
@@ -56,11 +60,6 @@ fn freeze(Copy { process, page, threads }: Copy, request: &Twin, sleepers: &mut 
         let oom_score_adj = std::fs::read_to_string(format!("/proc/{}/oom_score_adj", request.pid))?;
         // A host short of memory takes the copy before the original.
         std::fs::write(format!("/proc/{pid}/oom_score_adj"), "1000")?;
-        let regions = [request.pid, pid].map(|pid| guest_ram::regions(pid, &request.memory));
-        let [original, copied] = regions;
-        if original? != copied? {
-            return Err(Error::other("the copy does not have the whole RAM"));
-        }
         Ok((oom_score_adj, Spawned::new(pid, process::start_time(pid)?, process::open(pid)?)))
     };
     match frozen() {
