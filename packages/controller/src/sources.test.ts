@@ -1,4 +1,6 @@
+import { mkdirSync, rmSync } from 'node:fs';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import type { Sandbox } from './sandbox.js';
 import { close, dataDirectory, openController, plainRecipe, until, vmms } from './testing.js';
 
 const root = dataDirectory();
@@ -26,4 +28,40 @@ it('zygotes that were not used for longest make room for others, and are made ag
   const again = await controller.spawn({ tag: 'branch-0', n: 3 });
   expect(again.map(({ ok }) => ok)).toEqual([true, true, true]);
   await until(() => zygotes() <= 8, 5000);
+});
+
+async function spawn(tag: string): Promise<Sandbox> {
+  const [result] = await controller.spawn({ tag, n: 1 });
+  if (!result?.ok) throw result?.error;
+  return result.sandbox;
+}
+
+async function answers({ guest }: Sandbox): Promise<void> {
+  expect((await guest.exec({ args: ['echo', 'here'] })).stdout).toBe('here\n');
+}
+
+it('a line of branches may be longer than namespaces may be nested', async () => {
+  let sandbox = await spawn('plain');
+  for (let generation = 0; generation < 20; generation++) {
+    const tag = `generation-${generation}`;
+    await controller.beginBranch(sandbox.id, { tag, mode: 'live', owner: 'local' }).done;
+    await sandbox.kill();
+    sandbox = await spawn(tag);
+    await answers(sandbox);
+  }
+  await sandbox.kill();
+}, 60_000);
+
+it('a copy that cannot wake costs a second pause, which is told, and nothing else', async () => {
+  const sandbox = await spawn('plain');
+  const places = Array.from({ length: 200 }, (_, k) => `${controller.data.own}/zygote-${k}`);
+  const inTheWay = places.filter((place) => mkdirSync(place, { recursive: true }) !== undefined);
+  const before = zygotes();
+  const { branch } = await controller.beginBranch(sandbox.id, { tag: 'awake', mode: 'live', owner: 'local' }).done;
+  expect([branch?.diff, zygotes()]).toEqual([true, before]);
+  const told = controller.events.since(0).map(({ message }) => message);
+  expect(told).toContainEqual(expect.stringContaining('did not wake'));
+  for (const place of inTheWay) rmSync(place, { recursive: true });
+  await answers(await spawn('awake'));
+  await answers(sandbox);
 });

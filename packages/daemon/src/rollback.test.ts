@@ -34,8 +34,8 @@ async function mark(id: string, word: string): Promise<void> {
 
 const marks = (id: string): Promise<string> => shell(id, 'cat /dev/shm/mark /root/mark');
 
-async function branch(id: string, tag: string): Promise<void> {
-  const { status, body } = await say('POST', `/v1/sandboxes/${id}/branch`, { tag });
+async function branch(id: string, tag: string, mode = 'live'): Promise<void> {
+  const { status, body } = await say('POST', `/v1/sandboxes/${id}/branch`, { tag, mode });
   expect(status, JSON.stringify(body)).toBe(201);
 }
 
@@ -105,8 +105,8 @@ it('what cannot be gone back to is refused, and the sandbox runs on', async () =
   }
   expect((await rollback(`sb-${'0'.repeat(20)}`, 'plain')).status).toBe(404);
   expect(await marks(id)).toBe('here\nhere');
-  // A VM that cannot be made.
-  await branch(id, 'broken');
+  // A VM that cannot be made: in this mode there is no copy that it could come from.
+  await branch(id, 'broken', 'diff');
   writeFileSync(`${daemon.root}/snapshots/broken/device.state`, 'not what a VMM wrote');
   expect((await rollback(id, 'broken')).status).toBeGreaterThanOrEqual(500);
   expect(await marks(id)).toBe('here\nhere');
