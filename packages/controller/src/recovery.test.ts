@@ -132,3 +132,22 @@ it('a sandbox ends when its time is up, and is remembered', async () => {
   expect(() => controller.sandbox(id)).toThrowError(expect.objectContaining({ code: 'state_conflict' }));
   await close(controller);
 });
+
+it('a workspace whose daemon was killed just after it was saved keeps that state and nothing of the one before', async () => {
+  const first = await openController(root, true);
+  const { workspaces, store } = first;
+  await workspaces.create({ name: 'bench', snapshotTag: 'plain', owner: 'local' });
+  const { state_tag: before } = await workspaces.suspend('bench');
+  const { sandbox_id } = await workspaces.resume('bench');
+  const after = 'ws-bench-after';
+  await first.beginBranch(sandbox_id!, { tag: after, mode: 'live', owner: 'local' }).done;
+  store.changeWorkspace('bench', { status: 'suspended', state_tag: after, spare_tag: before });
+  await close(first);
+
+  const next = await openController(root, true);
+  expect(next.workspaces.get('bench')).toMatchObject({ status: 'suspended', state_tag: after, sandbox_id: null });
+  expect([next.sandboxes(), readdirSync(`${root}/snapshots`).sort()]).toEqual([[], ['plain', after].sort()]);
+  await next.workspaces.resume('bench');
+  await next.workspaces.delete('bench');
+  await close(next);
+});

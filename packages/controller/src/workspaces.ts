@@ -32,9 +32,11 @@ export class Workspaces {
   async recover(): Promise<void> {
     const { store } = this.parts;
     for (const { name, status, sandbox_id, state_tag, spare_tag } of this.list()) {
+      const isOver = status !== 'running' && sandbox_id !== null;
+      // Before the state that it came from, which would be in use.
+      if (isOver && store.sandbox(sandbox_id)) await this.sandboxes.kill(sandbox_id);
       if (spare_tag !== null) await this.#forget(name, spare_tag);
-      if (status === 'running' || sandbox_id === null) continue;
-      if (store.sandbox(sandbox_id)) await this.sandboxes.kill(sandbox_id);
+      if (!isOver) continue;
       if (status === 'stale' && state_tag === null) store.removeWorkspace(name);
       else store.changeWorkspace(name, { sandbox_id: null });
     }
