@@ -10,9 +10,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// How much is read and written at a time.
 const CHUNK: u64 = 1 << 20;
+const NICE: i32 = 10;
 
 pub fn capture(request: &Capture) -> Result<Reply, Failure> {
     let failed = |e: Error| Failure::io("capture the RAM", &e);
+    if request.background {
+        // SAFETY: plain integers; it is for this thread alone, which ends with the capture.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid() as u32, NICE) };
+    }
     // Opened before the process is looked at, so that it is this one that is read to the end.
     let memory = File::open(format!("/proc/{}/mem", request.pid)).map_err(|e| failed(gone_if_absent(e)))?;
     let pagemap = File::open(format!("/proc/{}/pagemap", request.pid)).map_err(|e| failed(gone_if_absent(e)))?;

@@ -163,6 +163,8 @@ pub struct Capture {
     pub to: String,
     /// `true`: an image that stands for itself. `false`: only what differs from `memory`; all else is a hole.
     pub full: bool,
+    /// Nobody stands still for it: those who run come first.
+    pub background: bool,
 }
 
 #[derive(Deserialize)]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The VM stands still meanwhile. One that is not idle as a whole can be copied without its threads.
 const PATIENCE: Duration = Duration::from_secs(2);
-const PATIENCE_FOR_ALL: Duration = Duration::from_millis(50);
+const PATIENCE_FOR_ALL: Duration = Duration::from_millis(10);
 
 /// What it takes to wake a twin.
 pub struct Asleep {

@@ -111,7 +111,7 @@ async function branch(parts: Parts, sandbox: Sandbox, options: BranchOptions, wa
   const capture = (): Promise<Captured> | Captured => {
     if ('capture' in taken) return timed(taken.capture(to.diff, signal));
     if (!zygote) return taken as Captured;
-    const capturing = zygote.vm.capture(to.state, to.diff);
+    const capturing = zygote.vm.capture(to.state, to.diff, { background: true });
     // It ends with the zygote, and until then writes to the draft.
     scope.add(() => Promise.allSettled([capturing]));
     return timed(unlessAborted(signal, capturing));

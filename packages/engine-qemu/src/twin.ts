@@ -10,7 +10,7 @@ export function twinOf(helper: HostHelper, twin: HostProcess, memory: string): T
       const end = (): void => void twin.kill().catch(() => {});
       signal?.addEventListener('abort', end, { once: true });
       try {
-        return await helper.capture(twin, memory, to);
+        return await helper.capture(twin, memory, to, { background: true });
       } catch (failure) {
         signal?.throwIfAborted();
         throw failure;

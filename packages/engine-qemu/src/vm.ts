@@ -204,9 +204,9 @@ export class QemuVm implements Vm {
     });
   }
 
-  capture(state: string, memory: string, { full = false, phases }: CaptureOptions = {}): Promise<Captured> {
+  capture(state: string, memory: string, { phases, ...how }: CaptureOptions = {}): Promise<Captured> {
     return this.#instant(state, phases, {
-      take: () => this.#helper.capture(this.#process, this.#memory, memory, full),
+      take: () => this.#helper.capture(this.#process, this.#memory, memory, how),
       discard: () => rm(memory),
     });
   }

@@ -95,6 +95,8 @@ export interface FreezeOptions {
 export interface CaptureOptions extends FreezeOptions {
   /** A memory image that needs no other. */
   full?: boolean;
+  /** Nobody stands still for it: those who run come first. */
+  background?: boolean;
 }
 
 export interface GuardOptions {

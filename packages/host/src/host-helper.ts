@@ -175,8 +175,13 @@ export class HostHelper implements AsyncDisposable {
    * Writes what of a VM's RAM differs from its image to a sparse file that must not exist yet, or with `full` all of it. The VM
    * must stand still. `vmm_exited` if it ends meanwhile; nothing is left of a capture that fails.
    */
-  capture({ pid, startTime }: ProcessName, memory: string, to: string, full = false): Promise<Captured> {
-    return this.#call('capture', { pid, start_time: startTime, memory, to, full }, Captured);
+  capture(
+    { pid, startTime }: ProcessName,
+    memory: string,
+    to: string,
+    { full = false, background = false } = {},
+  ): Promise<Captured> {
+    return this.#call('capture', { pid, start_time: startTime, memory, to, full, background }, Captured);
   }
 
   /** Writes what `capture` wrote over the RAM of a VM that has not run yet; returns how many bytes it was. */
