@@ -44,7 +44,12 @@ export async function killAll(rest: RestClient): Promise<void> {
 export async function takeDown(rest: RestClient, daemon: DaemonProcess, data: string): Promise<void> {
   await killAll(rest).catch(() => {});
   await daemon.stop();
-  for (const pid of leaks(`${data}/run/daemon`).processes) process.kill(pid, 'SIGKILL');
+  for (const pid of leaks(`${data}/run/daemon`).processes)
+    try {
+      process.kill(pid, 'SIGKILL');
+    } catch {
+      // Gone already.
+    }
 }
 
 /** A folder of its own that shares the images and what is known of the host. */
