@@ -28,14 +28,19 @@ export class RestClient implements Disposable {
     });
   }
 
-  /** Calls `onData` with each piece of a streamed answer as it arrives; whoever asks ends it. */
-  stream(path: string, body: unknown, onData: () => void): { end(): void } {
-    const headers = { 'content-type': 'application/json', accept: 'application/x-ndjson' };
-    const sent = request(this.url + path, { method: 'POST', agent: false, headers }, (response) =>
-      response.on('data', onData).on('error', () => {}),
+  /** Calls `onData` with each piece of a streamed answer as it arrives; whoever asks ends it. Without a body it is a GET. */
+  stream(path: string, body: unknown, onData: (piece: string) => void): { end(): void } {
+    const text = body === undefined ? undefined : JSON.stringify(body);
+    const asked = text === undefined ? {} : { 'content-type': 'application/json', accept: 'application/x-ndjson' };
+    const method = text === undefined ? 'GET' : 'POST';
+    const sent = request(this.url + path, { method, agent: false, headers: asked }, (response) =>
+      response
+        .setEncoding('utf8')
+        .on('data', onData)
+        .on('error', () => {}),
     );
     sent.on('error', () => {});
-    sent.end(JSON.stringify(body));
+    sent.end(text);
     return { end: () => void sent.destroy() };
   }
 
