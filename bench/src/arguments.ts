@@ -7,21 +7,18 @@ export interface Arguments {
   accel: 'auto' | 'kvm' | 'tcg';
   /** Children started at the same time; 0 leaves it to the controller. */
   width: number;
-  /** To measure what the jail costs. */
-  noJail: boolean;
 }
 
 /** What the demo and the benchmarks understand on their command line. */
 export function readArguments(argv = process.argv.slice(2)): Arguments {
   let values: Record<string, string | undefined>;
-  let noJail: boolean;
   try {
     const text = { type: 'string' } as const;
-    const options = { n: text, recipe: text, accel: text, width: text, 'no-jail': { type: 'boolean' } } as const;
-    ({ 'no-jail': noJail = false, ...values } = parseArgs({ args: argv, options }).values);
+    const options = { n: text, recipe: text, accel: text, width: text } as const;
+    ({ values } = parseArgs({ args: argv, options }));
   } catch (cause) {
     throw new ForkdError('invalid_request', (cause as Error).message, {
-      hint: 'Known: --n COUNT --recipe NAME --accel auto|kvm|tcg --width COUNT --no-jail; with make: N=… RECIPE=…',
+      hint: 'Known: --n COUNT --recipe NAME --accel auto|kvm|tcg --width COUNT; with make: N=… RECIPE=…',
     });
   }
   const accel = values.accel ?? 'auto';
@@ -29,7 +26,7 @@ export function readArguments(argv = process.argv.slice(2)): Arguments {
     throw new ForkdError('invalid_request', `accel is auto, kvm or tcg, not ${JSON.stringify(accel)}`);
   const n = count('n', values.n ?? '100', 1);
   const width = count('width', values.width ?? '0', 0);
-  return { n, recipe: values.recipe ?? 'python-numpy', accel, width, noJail };
+  return { n, recipe: values.recipe ?? 'python-numpy', accel, width };
 }
 
 function count(name: string, text: string, least: number): number {

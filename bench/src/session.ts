@@ -22,13 +22,18 @@ export interface Session {
   signal: AbortSignal;
 }
 
+/** What is around the VMs, if not the usual. */
+export interface Walls extends NetworkOptions {
+  jail?: 'none';
+}
+
 /**
  * Runs one program against a controller of its own. Whatever happens (an error, Ctrl-C, kill) every VM, directory and socket
  * is gone afterwards; an error ends the process with one message and a hint.
  */
 export async function inSession(
   program: (session: Session) => Promise<void>,
-  network: NetworkOptions = {},
+  { jail, ...network }: Walls = {},
 ): Promise<void> {
   const stop = new AbortController();
   const cancel = (): void =>
@@ -49,9 +54,8 @@ export async function inSession(
     const initramfsOptions = { store: images, onProgress: showProgress, signal: stop.signal };
     const { path: initramfs } = await buildInitramfs(kernel, agent, initramfsOptions);
     const proof = { kernel: kernel.path, initramfs };
-    const engine = new QemuEngine({ helper, cache: `${data}/probe`, proof, ...(args.noJail && { jail: 'none' }) });
-    const mode = process.env.FORKD_NETWORK === 'none' ? 'none' : 'auto';
-    await using controller = await Controller.open(data, engine, helper, { network: { mode, ...network } });
+    const engine = new QemuEngine({ helper, cache: `${data}/probe`, proof, ...(jail && { jail }) });
+    await using controller = await Controller.open(data, engine, helper, { network });
     await program({ args, recipe, name: recipeName(args.recipe), controller, helper, signal: stop.signal });
     stop.signal.throwIfAborted();
   } catch (thrown) {

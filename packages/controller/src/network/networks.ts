@@ -3,15 +3,10 @@ import type { Engine, Nic, Vm } from '@forkd/engine';
 import { closeSockets, type HostHelper, type HostNetwork, type NetworkSockets } from '@forkd/host';
 import { asForkdError, ForkdError, type NetworkWire } from '@forkd/protocol';
 import { DropCounts } from './drops.js';
+import { Spares } from './spares.js';
 import { UdpPort } from './udp-port.js';
 import { closed, type Uplink } from './uplink.js';
 import { DEFAULT_RANGE, type Wiring, wiringOf } from './wiring.js';
-
-/**
- * How many are made before somebody asks for them. One takes a millisecond of work but tens of them of waiting for the kernel, in
- * which time a spawn starts a few children.
- */
-export const SPARE = 16;
 
 export type NetworkMode = 'auto' | 'tap' | 'user' | 'none';
 
@@ -42,7 +37,7 @@ export class Networks {
   readonly #mode: NetworkMode;
   readonly #wiring: Wiring;
   readonly #uplink: Uplink;
-  readonly #spare: Promise<HostNetwork>[] = [];
+  readonly #spares: Spares;
   readonly #attached = new Map<string, NetworkSockets>();
   /** What guests have sent in vain, by place. */
   readonly drops: DropCounts;
@@ -58,6 +53,10 @@ export class Networks {
     this.#mode = mode;
     this.#wiring = wiringOf(range);
     this.#uplink = uplink;
+    this.#spares = new Spares(
+      () => this.#make(this.#wiring),
+      (network) => this.#drop(network),
+    );
     this.drops = new DropCounts(helper);
   }
 
@@ -66,7 +65,7 @@ export class Networks {
     if (this.#mode === 'none') return null;
     if (this.#mode !== 'user')
       try {
-        this.#spare.unshift(Promise.resolve(await this.#next(this.#wiring)));
+        this.#spares.giveBack(await this.#next(this.#wiring));
         return this.#wiring;
       } catch (thrown) {
         if (this.#mode === 'tap') throw thrown;
@@ -122,23 +121,13 @@ export class Networks {
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const [place, sockets] of this.#attached) this.#detach(place, sockets);
-    await Promise.all(
-      this.#spare.splice(0).map((spare) => spare.then((network) => this.#drop(network)).catch(() => {})),
-    );
+    await this.#spares.close();
   }
 
   async #next(wiring: Wiring): Promise<HostNetwork> {
     if (this.#isClosed) throw new ForkdError('cancelled', 'forkd is being stopped');
     // Those of snapshots made with other addresses are not kept ready.
-    if (!sameWiring(wiring, this.#wiring)) return this.#make(wiring);
-    const next = this.#spare.shift() ?? this.#make(wiring);
-    const network = await next;
-    while (this.#spare.length < SPARE && !this.#isClosed) {
-      const spare = this.#make(wiring);
-      spare.catch(() => {});
-      this.#spare.push(spare);
-    }
-    return network;
+    return sameWiring(wiring, this.#wiring) ? this.#spares.take() : this.#make(wiring);
   }
 
   async #make(wiring: Wiring): Promise<HostNetwork> {
