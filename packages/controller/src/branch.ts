@@ -1,25 +1,18 @@
-import { link, rm, stat } from 'node:fs/promises';
-import { Phases, type Sleeper, type Twin } from '@forkd/engine';
-import { type Captured, Scope } from '@forkd/host';
-import { asForkdError } from '@forkd/protocol';
+import { link, stat } from 'node:fs/promises';
+import { Phases } from '@forkd/engine';
+import { Scope } from '@forkd/host';
+import { type BranchMode, Lost, TAKE } from './branch-memory.js';
 import { admitBranch } from './budget.js';
-import { unlessAborted } from './cancel.js';
 import { now } from './clock.js';
 import { checkSpace, makeDraft, publish } from './draft.js';
 import type { Parts } from './parts.js';
 import type { Report } from './progress.js';
 import type { Sandbox } from './sandbox.js';
 import { type SnapshotMeta, snapshotFiles } from './snapshot.js';
-import { Zygote } from './zygote.js';
+import type { Zygote } from './zygote.js';
 
 /** Beside the pages that differ: the writable disk as far as it holds data, and the device state. */
 const SPARE_MIB = 32;
-
-/**
- * How the memory is taken. `live`: the VM stands still only while its process is forked, and the pages are read from the
- * copy afterwards. `diff`: they are read while it stands still. `full`: all of its memory is.
- */
-export type BranchMode = 'live' | 'diff' | 'full';
 
 export interface BranchOptions {
   tag: string;
@@ -37,9 +30,6 @@ export interface Branched {
   /** What its children can be forked from at once. */
   zygote?: Zygote;
 }
-
-/** The copy of the sandbox did not wake. */
-class Lost extends Error {}
 
 /** Saves a sandbox as it is at one instant, under a new tag. Whatever happens, the sandbox goes on. */
 export async function branchSandbox(parts: Parts, sandbox: Sandbox, options: BranchOptions): Promise<Branched> {
@@ -68,55 +58,35 @@ async function branch(parts: Parts, sandbox: Sandbox, options: BranchOptions, wa
   signal.throwIfAborted();
 
   const phases = new Phases();
-  let captureMs = 0;
-  const timed = async <T>(work: Promise<T>): Promise<T> => {
-    const since = performance.now();
-    const result = await work;
-    captureMs = performance.now() - since;
-    return result;
+  const taking = {
+    parts,
+    vm,
+    network: parent.network,
+    to,
+    phases,
+    scope,
+    signal,
+    wakes,
+    measureDiff: !!options.measureDiff,
   };
-  const asleep = async (): Promise<Sleeper | undefined> => {
-    // One that cannot be copied now can be frozen all the same.
-    if (wakes && vm.forkAsleep) return phases.time('memory', vm.forkAsleep()).catch(() => undefined);
-  };
-  const memory = async (): Promise<Sleeper | Twin | Captured> => {
-    if (mode === 'live') return scope.own((await asleep()) ?? (await vm.freeze(to.state, { phases })));
-    if (mode === 'diff') return timed(vm.capture(to.state, to.diff, { phases }));
-    if (options.measureDiff) {
-      await timed(vm.capture(to.state, to.diff));
-      await Promise.all([rm(to.diff), rm(to.state)]);
-    }
-    return vm.capture(to.state, to.memory, { full: true, phases });
-  };
-  const { pauseMs, value: taken } = await vm.guarded(
+  const { pauseMs, value: take } = await vm.guarded(
     async () => {
       // The disk is copied by another thread of the helper than the one that looks after the memory.
       const disk = phases.time('disk', helper.cloneFile(`${sandbox.directory}/upper.img`, to.upper));
-      const pages = memory();
-      const settled = Promise.allSettled([disk, pages]);
+      const memory = TAKE[mode](taking);
+      const settled = Promise.allSettled([disk, memory]);
       // When nobody waits any longer, both may still be writing to the draft.
       scope.add(() => settled);
       await settled;
       await disk;
-      return pages;
+      return memory;
     },
     { signal, phases },
   );
   options.onResumed?.(pauseMs);
   await using kept = new Scope();
-  const zygote =
-    'wake' in taken
-      ? kept.own(await wake(parts, taken, signal, { network: parent.network, upper: to.upper }))
-      : undefined;
-  const capture = (): Promise<Captured> | Captured => {
-    if ('capture' in taken) return timed(taken.capture(to.diff, signal));
-    if (!zygote) return taken as Captured;
-    const capturing = zygote.vm.capture(to.state, to.diff, { background: true });
-    // It ends with the zygote, and until then writes to the draft.
-    scope.add(() => Promise.allSettled([capturing]));
-    return timed(unlessAborted(signal, capturing));
-  };
-  const captured = await capture();
+  const { captured, captureMs, zygote } = await take();
+  if (zygote) kept.own(zygote);
 
   const record = parts.store.sandbox(sandbox.id);
   const meta: SnapshotMeta = {
@@ -148,13 +118,4 @@ async function branch(parts: Parts, sandbox: Sandbox, options: BranchOptions, wa
   await publish(data, draft, meta);
   kept.release();
   return { meta, ...(zygote && { zygote }) };
-}
-
-async function wake(parts: Parts, sleeper: Sleeper, signal: AbortSignal, of: Parameters<typeof Zygote.wake>[2]) {
-  try {
-    return await Zygote.wake(parts, sleeper, of);
-  } catch (cause) {
-    signal.throwIfAborted();
-    throw new Lost(`the sandbox is paused again, because its copy did not wake: ${asForkdError(cause).message}`);
-  }
 }

@@ -1,4 +1,4 @@
-export type { BranchMode } from './branch.js';
+export type { BranchMode } from './branch-memory.js';
 export { Controller, type LimitOptions, type OpenOptions } from './controller.js';
 export type { CreateOptions } from './create-snapshot.js';
 export type { Events } from './events.js';
