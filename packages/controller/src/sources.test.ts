@@ -1,5 +1,7 @@
 import { mkdirSync, rmSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, it } from 'vitest';
+import { cpuMs } from './quiet.js';
 import type { Sandbox } from './sandbox.js';
 import { close, dataDirectory, openController, plainRecipe, until, vmms } from './testing.js';
 
@@ -10,6 +12,22 @@ beforeAll(async () => {
   await controller.createSnapshot({ tag: 'plain', recipe: await plainRecipe(), recipeName: 'plain' });
 });
 afterAll(() => close(controller));
+
+it('a zygote idles for as long as nobody needs it, and then stands still', async () => {
+  const pid = vmms(controller)[0]!;
+  const usedIn = async (ms: number): Promise<number> => {
+    const before = cpuMs(pid);
+    await sleep(ms);
+    return cpuMs(pid) - before;
+  };
+  expect(await usedIn(1000)).toBeGreaterThan(0);
+  const children = await Promise.all([spawn('plain'), spawn('plain')]);
+  expect(await usedIn(500)).toBe(0);
+  for (const child of children) {
+    await answers(child);
+    await child.kill();
+  }
+});
 
 const zygotes = (): number => vmms(controller).length - controller.sandboxes().length;
 

@@ -32,7 +32,7 @@ export class Sources {
   async for(snapshot: SnapshotMeta, children: number, signal: AbortSignal): Promise<Source> {
     const worth = children >= WORTH_A_ZYGOTE || this.#zygotes.has(snapshot.tag);
     // A zygote only makes children faster: where none can be had, they show by themselves what is wrong.
-    const zygote = worth ? this.prepare(snapshot).catch(() => undefined) : undefined;
+    const zygote = worth ? this.#still(snapshot).catch(() => undefined) : undefined;
     return (await unlessAborted(signal, Promise.resolve(zygote))) ?? savedSource(this.parts, snapshot);
   }
 
@@ -94,6 +94,12 @@ export class Sources {
     const ready = Zygote.prepare(this.parts, snapshot, stop.signal);
     this.#add(tag, { ready, stop, users: 0 });
     return ready;
+  }
+
+  async #still(snapshot: SnapshotMeta): Promise<Zygote | undefined> {
+    const zygote = await this.prepare(snapshot);
+    await zygote?.still();
+    return zygote;
   }
 
   async drop(tag: string): Promise<void> {

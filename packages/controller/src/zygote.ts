@@ -1,4 +1,5 @@
 import { mkdir, rm } from 'node:fs/promises';
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { ForkPlacement, Sleeper, Vm } from '@forkd/engine';
 import type { GuestClient } from '@forkd/guest';
 import { Scope } from '@forkd/host';
@@ -13,11 +14,14 @@ import { type ChildPlacement, type Source, savedSource } from './source.js';
 
 /** Twice: the second time the guest takes the paths of everything that the first time had set up. */
 const REHEARSALS = 2;
+/** Within it comes about all that an idle guest does now and then. */
+const RIPENING_MS = 6_000;
 
 /**
  * A paused VM that children are forked from: they share its memory, and the emulator's translation of all the code that it has
  * run. That of a recipe is restored from the snapshot and goes through what every child goes through first: a connection, an
- * identity, an eval. That of a branch is a copy of the sandbox that was branched, which has all that behind it.
+ * identity, an eval. Then, as long as nobody needs it, it idles for some seconds, and what its guest does every now and then is
+ * translated, too: or else each child would do that. That of a branch is a copy of the sandbox that was branched, which has all that behind it.
  */
 export class Zygote implements Source, AsyncDisposable {
   readonly #scope: Scope;
@@ -34,7 +38,7 @@ export class Zygote implements Source, AsyncDisposable {
     await vm.pause();
     const zygote = new Zygote(parts, snapshot.network, vm, `${directory}/upper.img`, scope.release());
     const forks = await zygote.#canFork(snapshot, signal);
-    if (forks && !signal.aborted) return zygote;
+    if (forks && !signal.aborted) return zygote.#ripening();
     await zygote[Symbol.asyncDispose]();
     signal.throwIfAborted();
     return undefined;
@@ -68,12 +72,34 @@ export class Zygote implements Source, AsyncDisposable {
   /** Settles when the zygote is gone, for whatever reason. */
   readonly exited: Promise<void>;
 
+  readonly #needed = new AbortController();
+  #still: Promise<void> = Promise.resolve();
+
+  /** From here on it stands still, and children can be forked. */
+  still(): Promise<void> {
+    this.#needed.abort();
+    return this.#still;
+  }
+
+  #ripening(): this {
+    const idle = async (): Promise<void> => {
+      await this.vm.resume();
+      await sleep(RIPENING_MS, undefined, { signal: this.#needed.signal, ref: false }).catch(() => {});
+      await this.vm.pause();
+    };
+    this.#still = idle();
+    // Told to whoever needs it.
+    this.#still.catch(() => {});
+    return this;
+  }
+
   start(placement: ChildPlacement): Promise<Vm> {
     const { wiring } = this;
     return this.parts.networks.connect({ ...placement, wiring }, (nic) => this.vm.fork!({ ...placement, ...nic }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.still().catch(() => {});
     await this.#scope.close();
   }
 
