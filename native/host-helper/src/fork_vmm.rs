@@ -3,10 +3,10 @@
 //! they had, and every descriptor that belongs to the one VM alone is replaced by its counterpart. The copy shares all
 //! memory with the original, also the guest code that the emulator has already translated.
 
+use crate::cgroups;
 use crate::copy_process::{copy, discard, gone_or, kill_strays, Copy, Extent, Pages, TID_OFFSET};
 use crate::descriptors;
 use crate::jail::Inmate;
-use crate::own_cgroups;
 use crate::process;
 use crate::protocol::{Failure, ForkVmm, Reply};
 use crate::script::Script;
@@ -58,7 +58,7 @@ pub fn wake(
     let Asleep { page, threads, oom_score_adj } = asleep.ok_or_else(|| Failure::new("it is no twin that sleeps"))?;
     let process = Tracee::standing(pid).map_err(failed)?;
     let placed =
-        std::fs::write(format!("/proc/{pid}/oom_score_adj"), oom_score_adj).and_then(|()| own_cgroups::take(pid));
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), oom_score_adj).and_then(|()| cgroups::take_in(pid));
     if let Err(error) = placed {
         discard(pid, vec![process]);
         return Err(failed(error));

@@ -1,6 +1,7 @@
 //! The privileged helper: one caller, on the socket it inherits as descriptor 3. It decides nothing; TypeScript does.
 
 mod capture;
+mod cgroups;
 mod compare;
 mod copy;
 mod copy_process;
@@ -14,7 +15,6 @@ mod jail;
 mod jail_root;
 mod netlink;
 mod network;
-mod own_cgroups;
 mod paths;
 mod process;
 mod protocol;

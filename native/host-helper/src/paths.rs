@@ -1,6 +1,7 @@
 //! Which files a request may name. The helper is root and its caller puts paths together from names that others have chosen, so each
 //! is looked at before anything is done: it lies in a directory the caller has named at the start, without a link on the way to it.
 
+use crate::cgroups;
 use crate::protocol::{Failure, Request, Spawn};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,13 +178,7 @@ fn open_beneath(directory: &Path, inner: &Path) -> Result<OwnedFd, Error> {
 
 /// In each hierarchy that is mounted, the directory that the groups of sandboxes are in.
 fn group_roots() -> Result<Vec<PathBuf>, Error> {
-    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
-    let places = mounts.lines().filter_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (place, kind) = (fields.next()?, fields.next()?);
-        matches!(kind, "cgroup" | "cgroup2").then(|| Path::new(place).join(GROUPS))
-    });
-    Ok(places.collect())
+    Ok(cgroups::mounted()?.into_iter().map(|hierarchy| Path::new(&hierarchy.place).join(GROUPS)).collect())
 }
 
 fn look_up(name: &Path, env: &BTreeMap<String, String>) -> Option<PathBuf> {
