@@ -11,7 +11,7 @@ import { KILL_WIDTH } from './with-daemon.js';
 
 /** Not all parents are alike: what a guest does every few seconds falls into the first seconds of its children, or does not. */
 const GENERATIONS = 3;
-const ROUNDS = 4;
+const ROUNDS = 6;
 
 const VARIANTS = {
   jail_and_network: {},

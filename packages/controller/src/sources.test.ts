@@ -1,4 +1,4 @@
-import { mkdirSync, rmSync } from 'node:fs';
+import { mkdirSync, readFileSync, rmSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { afterAll, beforeAll, expect, it } from 'vitest';
 import { cpuMs } from './quiet.js';
@@ -27,6 +27,23 @@ it('a zygote idles for as long as nobody needs it, and then stands still', async
     await answers(child);
     await child.kill();
   }
+});
+
+it('an idle guest lets its emulator sleep', async () => {
+  const child = await spawn('plain');
+  const woken = (): number => {
+    const status = readFileSync(`/proc/${child.vm.pid}/status`, 'utf8');
+    return Number(/^voluntary_ctxt_switches:\s+(\d+)/m.exec(status)![1]);
+  };
+  const windows: number[] = [];
+  for (let count = 0; count < 3; count++) {
+    const before = woken();
+    await sleep(1000);
+    windows.push(woken() - before);
+  }
+  // A timer that runs for nobody makes it 36.
+  expect(Math.min(...windows)).toBeLessThan(20);
+  await child.kill();
 });
 
 const zygotes = (): number => vmms(controller).length - controller.sandboxes().length;

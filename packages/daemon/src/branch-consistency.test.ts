@@ -40,6 +40,8 @@ it.each([1, 2])(
       'until [ -e /dev/shm/memory.status ] && [ -e /dev/shm/files.status ]; do sleep 0.1; done',
     );
     for (let cycle = 0; cycle < CYCLES; cycle++) {
+      if (cycle > 0 && cycle % 20 === 0)
+        console.log(`${vcpus} CPUs: ${cycle} of ${CYCLES} cycles, nothing wrong so far`);
       await sleep(Math.random() * 300);
       const before = await ask(source, 'status');
       const branch = { tag: `cycle-${cycle}`, mode: MODES[cycle % MODES.length] };

@@ -3,6 +3,7 @@
 mod console;
 mod modules;
 mod network;
+mod pit;
 mod root;
 mod settings;
 
@@ -28,6 +29,9 @@ pub fn run() -> Result<Channel, String> {
     }
     root::mount_runtime();
     settings::apply();
+    if let Err(error) = pit::silence() {
+        console::print(&format!("timer: {error}"));
+    }
     if let Err(error) = crate::guest_command::install() {
         console::print(&format!("forkd-guest: {error}"));
     }
