@@ -1,8 +1,7 @@
 import { rm } from 'node:fs/promises';
 import type { Phases, Sleeper, Vm } from '@forkd/engine';
-import { type Captured, Scope } from '@forkd/host';
+import { type Captured, Scope, unlessAborted } from '@forkd/host';
 import { asForkdError } from '@forkd/protocol';
-import { unlessAborted } from './cancel.js';
 import type { Wiring } from './network/wiring.js';
 import type { Parts } from './parts.js';
 import type { snapshotFiles } from './snapshot.js';

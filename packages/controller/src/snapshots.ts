@@ -1,7 +1,8 @@
 import { existsSync, readdirSync } from 'node:fs';
 import { rename, rm } from 'node:fs/promises';
+import { unlessAborted } from '@forkd/host';
 import { asForkdError, ForkdError, parseTag, Tag } from '@forkd/protocol';
-import { guarded, unlessAborted } from './cancel.js';
+import { guarded } from './cancel.js';
 import { now } from './clock.js';
 import { compactSnapshot } from './compact.js';
 import { type CreateOptions, createSnapshot } from './create-snapshot.js';

@@ -1,4 +1,4 @@
-import { unlessAborted } from './cancel.js';
+import { unlessAborted } from '@forkd/host';
 import type { Parts } from './parts.js';
 import type { SnapshotMeta } from './snapshot.js';
 import { type Source, savedSource } from './source.js';

@@ -1,8 +1,7 @@
 import { type Guarded, type GuardOptions, Phases } from '@forkd/engine';
-import type { HostHelper, HostProcess } from '@forkd/host';
+import { type HostHelper, type HostProcess, unlessAborted } from '@forkd/host';
 import { ForkdError } from '@forkd/protocol';
 import type { Control } from './control.js';
-import { unlessAborted } from './unless-aborted.js';
 
 /** What the helper says to a VM that a program leaves behind in a guarded pause. */
 const GO_ON = ['qmp_capabilities', 'cont'].map((execute) => JSON.stringify({ execute }));
@@ -49,7 +48,7 @@ export class Pauses {
 
   async #while<T>(work: () => Promise<T>, signal: AbortSignal, phases: Phases): Promise<Guarded<T>> {
     const { running } = await this.#control.status();
-    if (!running) return { value: await unlessAborted(work(), signal), pauseMs: 0 };
+    if (!running) return { value: await unlessAborted(signal, work()), pauseMs: 0 };
     await this.#helper.guard(this.#process, this.#control.path, GO_ON);
     try {
       return await this.#paused(work, signal, phases);
@@ -67,7 +66,7 @@ export class Pauses {
         signal.throwIfAborted();
         return work();
       });
-      value = await unlessAborted(working, signal);
+      value = await unlessAborted(signal, working);
     } finally {
       await phases.time('resume', this.#goOn());
     }

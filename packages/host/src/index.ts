@@ -3,3 +3,4 @@ export { HostHelper, type HostProcess, type Reach, type SavedRam } from './host-
 export { nativeBinary } from './native-binary.js';
 export { closeSockets, type Datagram, type HostNetwork, type NetworkSockets, type Wiring } from './network.js';
 export { Scope } from './scope.js';
+export { unlessAborted } from './unless-aborted.js';

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises';
 import { expect, it, onTestFinished } from 'vitest';
-import { unlessAborted } from './cancel.js';
+import { unlessAborted } from './unless-aborted.js';
 
 it.each([true, false])(
   'work that fails after it was given up disturbs nobody (given up before: %s)',
