@@ -25,6 +25,8 @@ interface Step {
 }
 
 const { recipe } = readArguments();
+// What is measured is what they take, not how many a daemon would allow.
+process.env.FORKD_OVERCOMMIT = '0';
 
 await withDaemon(async (rest) => {
   showProgress({ step: 'snapshot', detail: recipe });
