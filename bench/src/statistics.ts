@@ -1,7 +1,9 @@
-/** The value below which a share `p` of the samples lies. */
+/** The value below which a share `p` of the samples lies; between two samples, in proportion. */
 export function percentile(samples: number[], p: number): number {
   const sorted = [...samples].sort((a, b) => a - b);
-  return sorted[Math.min(sorted.length - 1, Math.floor(p * sorted.length))] ?? Number.NaN;
+  const place = p * (sorted.length - 1);
+  const [lower, upper] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+  return lower === undefined || upper === undefined ? Number.NaN : lower + (upper - lower) * (place % 1);
 }
 
 export function mean(samples: number[]): number {
