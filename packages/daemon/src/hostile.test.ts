@@ -255,6 +255,11 @@ describe('hostile input', () => {
     expect(reply.match(/HTTP\/1\.1/g)?.length ?? 0).toBeLessThanOrEqual(1);
   });
 
+  it('who is refused in the middle of a long request may say the rest of it, and hears why', async () => {
+    const path = `/v1?a=${'%78'.repeat(MEGABYTE.length)}`;
+    for (let time = 0; time < 20; time++) expect((await ask('POST', path, {}, undefined)).status).toBe(431);
+  });
+
   it('a tunnel is not opened', async () => {
     expect(await raw(`CONNECT 127.0.0.1:22 HTTP/1.1\r\n${auth}\r\n`)).toMatch(/^HTTP\/1\.1 405 /);
   });

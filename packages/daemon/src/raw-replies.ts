@@ -9,9 +9,13 @@ const LATE = new Set(['ECONNRESET', 'HPE_CLOSED_CONNECTION']);
 /** How long what a refused client still sends is dropped: a reset could take the answer along. */
 const LINGER_MS = 1_000;
 
+/** Those that have their answer. The parser complains again about each piece of what they still send. */
+const refused = new WeakSet<Duplex>();
+
 /** What the HTTP parser refuses never becomes a request, but is answered in the one shape of errors too. */
 export function replyRawErrors(server: Server): void {
   server.on('clientError', (thrown: NodeJS.ErrnoException, socket: Duplex & { _httpMessage?: ServerResponse }) => {
+    if (refused.has(socket)) return;
     // Into the middle of an answer nothing can be written, and after the last one nothing may follow.
     if (LATE.has(thrown.code ?? '') || !socket.writable || socket._httpMessage?.headersSent) socket.destroy();
     else refuse(socket, parserError(thrown.code));
@@ -39,6 +43,7 @@ function parserError(code: string | undefined): ForkdError {
 
 /** Answers past the server, which has given the connection up. */
 function refuse(socket: Duplex, error: ForkdError): void {
+  refused.add(socket);
   const requestId = randomUUID();
   const body = JSON.stringify(errorBody(error, requestId));
   const head = [
