@@ -1,6 +1,11 @@
+import type { IncomingMessage } from 'node:http';
 import { asForkdError, type ErrorBody, type ErrorCode, ForkdError, ROUTES, type Route } from '@forkd/protocol';
 import type { FastifyError, FastifyInstance } from 'fastify';
 import { isBadUrl } from './bad-url.js';
+
+const LINGER_MS = 1_000;
+/** Bodies that are refused before they have arrived. */
+const UNREAD = new Set<ErrorCode>(['too_large', 'unsupported_media_type']);
 
 /** What the framework itself refuses, in our words. */
 const FRAMEWORK: Record<string, [ErrorCode, string]> = {
@@ -18,8 +23,9 @@ const PATTERNS = Object.values<Route>(ROUTES).map(({ method, path }) => ({
 
 /** Every answer from 400 on has one shape, whatever caused it, and tells a remote client nothing about the host. */
 export function replyErrors(app: FastifyInstance): void {
-  app.setErrorHandler((thrown: FastifyError, request, reply) => {
+  app.setErrorHandler(async (thrown: FastifyError, request, reply) => {
     const error = translate(thrown);
+    if (UNREAD.has(error.code)) await heardOut(request.raw);
     request.operation.outcome = error.code;
     if (error.code === 'internal') request.operation.broke = thrown;
     const { retry_after_secs: after } = error.details;
@@ -73,4 +79,14 @@ function told({ message, details, code }: ForkdError): string {
 
 function withoutPaths(message: string): string {
   return message.replace(/(^|[\s"'(:])\/(?:[\w.@+-]+\/)+[\w.@+-]*/g, '$1(path)');
+}
+
+/** Drops what the client still sends, for a while: a reset could take the answer along. */
+function heardOut(request: IncomingMessage): Promise<void> {
+  return new Promise((resolve) => {
+    const done = (): void => resolve();
+    request.once('end', done).once('close', done).once('error', done).resume();
+    if (request.complete) done();
+    setTimeout(done, LINGER_MS).unref();
+  });
 }

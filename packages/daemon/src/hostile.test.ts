@@ -258,6 +258,12 @@ describe('hostile input', () => {
   it('who is refused in the middle of a long request may say the rest of it, and hears why', async () => {
     const path = `/v1?a=${'%78'.repeat(MEGABYTE.length)}`;
     for (let time = 0; time < 20; time++) expect((await ask('POST', path, {}, undefined)).status).toBe(431);
+    const json = { 'content-type': 'application/json' };
+    const body = MEGABYTE.repeat(20);
+    for (let time = 0; time < 10; time++) {
+      expect((await ask('POST', '/v1/sandboxes', json, body)).status).toBe(413);
+      expect((await ask('POST', '/v1/sandboxes', {}, body)).status).toBe(415);
+    }
   });
 
   it('a tunnel is not opened', async () => {
