@@ -1,9 +1,8 @@
-import type { IncomingMessage } from 'node:http';
 import { asForkdError, type ErrorBody, type ErrorCode, ForkdError, ROUTES, type Route } from '@forkd/protocol';
 import type { FastifyError, FastifyInstance } from 'fastify';
 import { isBadUrl } from './bad-url.js';
+import { heardOut } from './linger.js';
 
-const LINGER_MS = 1_000;
 /** Bodies that are refused before they have arrived. */
 const UNREAD = new Set<ErrorCode>(['too_large', 'unsupported_media_type']);
 
@@ -79,14 +78,4 @@ function told({ message, details, code }: ForkdError): string {
 
 function withoutPaths(message: string): string {
   return message.replace(/(^|[\s"'(:])\/(?:[\w.@+-]+\/)+[\w.@+-]*/g, '$1(path)');
-}
-
-/** Drops what the client still sends, for a while: a reset could take the answer along. */
-function heardOut(request: IncomingMessage): Promise<void> {
-  return new Promise((resolve) => {
-    const done = (): void => resolve();
-    request.once('end', done).once('close', done).once('error', done).resume();
-    if (request.complete) done();
-    setTimeout(done, LINGER_MS).unref();
-  });
 }

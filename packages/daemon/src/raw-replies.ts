@@ -3,11 +3,9 @@ import { type Server, type ServerResponse, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
 import { ForkdError } from '@forkd/protocol';
 import { errorBody } from './error-replies.js';
+import { endAndLinger } from './linger.js';
 
 const LATE = new Set(['ECONNRESET', 'HPE_CLOSED_CONNECTION']);
-
-/** How long what a refused client still sends is dropped: a reset could take the answer along. */
-const LINGER_MS = 1_000;
 
 /** Those that have their answer. The parser complains again about each piece of what they still send. */
 const refused = new WeakSet<Duplex>();
@@ -54,7 +52,5 @@ function refuse(socket: Duplex, error: ForkdError): void {
     'connection: close',
   ];
   socket.on('error', () => socket.destroy());
-  socket.resume();
-  socket.end(`${head.join('\r\n')}\r\n\r\n${body}`);
-  setTimeout(() => socket.destroy(), LINGER_MS).unref();
+  endAndLinger(socket, `${head.join('\r\n')}\r\n\r\n${body}`);
 }

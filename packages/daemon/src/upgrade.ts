@@ -3,11 +3,11 @@ import type { Duplex } from 'node:stream';
 import { ForkdError } from '@forkd/protocol';
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify';
 import { type WebSocket, WebSocketServer } from 'ws';
+import { endAndLinger } from './linger.js';
 
 /** More than anybody types or pastes at once. */
 const FRAME_LIMIT = 1 << 20;
 
-const LINGER_MS = 1_000;
 const PING_MS = 30_000;
 
 export interface Upgrade {
@@ -25,12 +25,7 @@ export function acceptUpgrades(app: FastifyInstance, server: Server): void {
     const response = new ServerResponse(request);
     response.shouldKeepAlive = false;
     response.assignSocket(socket as Parameters<ServerResponse['assignSocket']>[0]);
-    response.once('finish', () => {
-      // What the client still sends is dropped, for a while: a reset could take the answer along.
-      socket.resume();
-      socket.end();
-      setTimeout(() => socket.destroy(), LINGER_MS).unref();
-    });
+    response.once('finish', () => endAndLinger(socket));
     app.routing(request, response);
   });
 }
